@@ -57,7 +57,7 @@ def pack(tensors, metadata=None):
 
 
 def unpack(data):
-    """(tensors, metadata) of a safetensors file's bytes. ValueError if it is not well formed.
+    """(tensors, metadata) of a safetensors file's bytes. ValueError if header and data do not fit.
 
     The arrays are read-only views into data.
     """

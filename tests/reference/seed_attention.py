@@ -1,0 +1,177 @@
+"""The mathematics of an `attention` model in PyTorch: short, slow, and the judge of the engine.
+
+A model is a chain of attention layers and nothing else: no residuals, no feed-forward, no norms
+but the optional QK-norm; the output rows of one layer are the input rows of the next. One layer,
+for input rows x, heads h of width d and the KV head g(h) = h / (heads / kv_heads):
+
+    q_h = x Wq_h^T    k_g = x Wk_g^T    v_g = x Wv_g^T
+    q_h, k_g = RMSNorm over d, if qk_norm            Zhang, Sennrich 2019; on Q and K: Henry 2020
+    q_h, k_g = rotated by their positions            RoPE: Su et al. 2021, pairs (i, i + d/2)
+    z_h = softmax(q_h k_g^T / sqrt(d) + mask) v_g    Vaswani et al. 2017, eq. 1; GQA: Ainslie 2023
+    y   = concat_h(z_h) Wo^T
+
+The cache holds K after RoPE, and V.
+
+In float32 this is PyTorch's own arithmetic. In float64 the weights, the inputs and the RoPE tables
+are the same float32 numbers and every operation on them is carried out in double: the two modes
+differ by the rounding of the arithmetic alone.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+MASKED = float("-inf")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of an `attention` model, under its config.json's names made short."""
+
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    rope_theta: float
+    rms_norm_eps: float
+    qk_norm: bool
+
+    @classmethod
+    def from_dict(cls, config):
+        """config: a parsed config.json."""
+        return cls(
+            hidden_size=config["hidden_size"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
+            layers=config["num_hidden_layers"],
+            rope_theta=config["rope_theta"],
+            rms_norm_eps=config["rms_norm_eps"],
+            qk_norm=config["qk_norm"],
+        )
+
+
+def rope_tables(positions, head_dim, theta):
+    """(cos, sin) of the rotation at each position, float32 [len(positions), head_dim / 2].
+
+    inv_freq and the angles are float32; cosine and sine are those of the rounded angle, computed
+    in double and rounded once.
+    """
+    pairs = np.arange(head_dim // 2, dtype=np.float64)
+    inv_freq = (1.0 / np.power(float(theta), 2.0 * pairs / head_dim)).astype(np.float32)
+    angles = np.asarray(positions, dtype=np.float32)[:, None] * inv_freq
+    angles = angles.astype(np.float64)
+    return (
+        torch.from_numpy(np.cos(angles).astype(np.float32)),
+        torch.from_numpy(np.sin(angles).astype(np.float32)),
+    )
+
+
+def rotate(x, cos, sin):
+    """RoPE. x [batch, seq, heads, head_dim]; cos, sin [seq, head_dim / 2]: one row a position."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    cos = cos[:, None, :].to(x.dtype)
+    sin = sin[:, None, :].to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def rms_norm(x, weight, eps):
+    """RMSNorm over the last axis."""
+    return weight * (x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps))
+
+
+class SeedAttention:
+    """A chain of attention layers with fixed weights. Holds no cache: callers pass it in.
+
+    weights: the tensors of model.safetensors by name, as float32 arrays (numpy).
+    dtype: torch.float32 or torch.float64, of all arithmetic.
+    """
+
+    def __init__(self, config, weights, dtype=torch.float32):
+        self.config = config
+        self.dtype = dtype
+        self.weights = {
+            name: torch.from_numpy(np.array(array)).to(dtype) for name, array in weights.items()
+        }
+
+    def forward(self, inputs, cache=None, trace=None):
+        """Attends from new rows to all rows so far. Returns (output, the cache, grown).
+
+        inputs [batch, seq, hidden_size], at the positions just behind the cache's; output alike.
+        cache: None at position 0, else what an earlier call returned; it is not changed.
+            A list with one (key, value) a layer, each [batch, length, kv_heads, head_dim].
+        trace: a dict to be filled with the intermediate tensors by name, or None.
+        """
+        x = inputs.to(self.dtype)
+        past = cache or [(None, None)] * self.config.layers
+        grown = []
+        for layer in range(self.config.layers):
+            x, key, value = self._attend(layer, x, *past[layer], trace)
+            grown.append((key, value))
+        return x, grown
+
+    def _attend(self, layer, x, past_key, past_value, trace):
+        """One layer: input rows x to (output rows, all keys, all values)."""
+        config = self.config
+        batch, seq, _ = x.shape
+        group = config.heads // config.kv_heads
+        n_past = 0 if past_key is None else past_key.shape[1]
+
+        def note(name, tensor):
+            if trace is not None:
+                trace[name] = tensor
+
+        def weight(name):
+            return self.weights[f"model.layers.{layer}.self_attn.{name}.weight"]
+
+        def project(name, n_heads):
+            return (x @ weight(name).T).view(batch, seq, n_heads, config.head_dim)
+
+        hook = f"blocks.{layer}.attn.hook_"
+        q = project("q_proj", config.heads)
+        k = project("k_proj", config.kv_heads)
+        v = project("v_proj", config.kv_heads)
+        note(hook + "q", q)
+        note(hook + "k", k)
+        note(hook + "v", v)
+
+        if config.qk_norm:
+            q = rms_norm(q, weight("q_norm"), config.rms_norm_eps)
+            k = rms_norm(k, weight("k_norm"), config.rms_norm_eps)
+            note(hook + "q_normed", q)
+            note(hook + "k_normed", k)
+
+        cos, sin = rope_tables(range(n_past, n_past + seq), config.head_dim, config.rope_theta)
+        q = rotate(q, cos, sin)
+        k = rotate(k, cos, sin)
+        note(hook + "rot_q", q)
+        note(hook + "rot_k", k)
+
+        if n_past:
+            k = torch.cat((past_key, k), dim=1)
+            v = torch.cat((past_value, v), dim=1)
+        note(f"past_key_values.{layer}.key", k)
+        note(f"past_key_values.{layer}.value", v)
+
+        # Query heads in groups that share a KV head: [batch, kv_heads, group, seq, head_dim].
+        q = q.view(batch, seq, config.kv_heads, group, config.head_dim).permute(0, 2, 3, 1, 4)
+        keys = k.permute(0, 2, 3, 1)[:, :, None]
+        values = v.permute(0, 2, 1, 3)[:, :, None]
+        scores = q @ keys / math.sqrt(config.head_dim)
+        # The query in row i stands at position n_past + i and sees the keys up to itself.
+        future = torch.ones(seq, n_past + seq, dtype=torch.bool).triu(n_past + 1)
+        scores = scores.masked_fill(future, MASKED)
+        pattern = torch.softmax(scores, dim=-1)
+        z = (pattern @ values).permute(0, 3, 1, 2, 4)
+        z = z.reshape(batch, seq, config.heads, config.head_dim)
+        note(hook + "attn_scores", scores.flatten(1, 2))
+        note(hook + "pattern", pattern.flatten(1, 2))
+        note(hook + "z", z)
+
+        output = z.flatten(2) @ weight("o_proj").T
+        note(f"blocks.{layer}.hook_attn_out", output)
+        return output, k, v
