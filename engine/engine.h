@@ -1,0 +1,346 @@
+/* engine.h: the engine's public boundary: models, sessions, jobs, numbers to report.
+ *
+ * An engine owns its models, one KV cache per session under one memory budget, a scheduler thread
+ * and a pool of compute threads. A host submits jobs (prefill, decode, verify) and is called back
+ * as they advance. The engine knows nothing of HTTP or JSON requests.
+ *
+ * Thread: every function may be called from any thread at any time between open and close unless
+ * it says otherwise. Functions marked "may block" wait for the batch in progress; the others take
+ * only short locks. Callbacks (attn_sink) must not block and must not call back into the engine,
+ * except attn_job_wake and attn_job_cancel.
+ */
+#ifndef ATTN_ENGINE_H
+#define ATTN_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ATTN_MUST_CHECK __attribute__((warn_unused_result))
+
+/* The version of the numeric rules. Any change that changes one output bit bumps it. */
+#define ATTN_NUMERICS 1
+/* Longest session id and model name, without the terminating NUL. */
+#define ATTN_ID_MAX 64
+#define ATTN_MODEL_NAME_MAX 64
+#define ATTN_PAGE_POSITIONS 16
+
+/* ------------------------------------------------------------------------------- status */
+
+typedef enum attn_status {
+    ATTN_OK = 0,
+    ATTN_E_INVALID,            /* a field is wrong; `param` names it */
+    ATTN_E_CONTEXT_LENGTH,     /* details: length, requested, limit */
+    ATTN_E_SESSION_NOT_FOUND,
+    ATTN_E_MODEL_NOT_FOUND,
+    ATTN_E_SESSION_BUSY,
+    ATTN_E_SESSION_EXISTS,     /* creation options differ from the session's; `param` names one */
+    ATTN_E_LENGTH_MISMATCH,    /* details: length */
+    ATTN_E_MODEL_MISMATCH,
+    ATTN_E_INPUTS_NOT_KEPT,
+    ATTN_E_CANCELLED,
+    ATTN_E_NON_FINITE,         /* details: position */
+    ATTN_E_QUEUE_FULL,
+    ATTN_E_TOO_MANY_SESSIONS,
+    ATTN_E_KV_BUDGET,          /* details: needed, available (bytes) */
+    ATTN_E_SHUTTING_DOWN,
+    ATTN_E_NOT_SUPPORTED,
+    ATTN_E_NO_MEMORY,          /* the system refused memory outside the budget */
+    ATTN_E_IO,                 /* loading only: a file cannot be read */
+    ATTN_E_FORMAT,             /* loading only: a file is wrong */
+    ATTN_E_INTERNAL,
+} attn_status;
+
+#define ATTN_ERROR_DETAILS 3
+
+/* What went wrong. Owned by the caller; every field but `status` is meaningless when ATTN_OK.
+ * `param` is a static string (a field name of the wire contract) or NULL. `message` is one line,
+ * never contains input bytes except the names of files and tensors at load time. */
+typedef struct attn_error {
+    attn_status status;
+    const char *param;
+    unsigned n_details;
+    struct {
+        const char *name;
+        uint64_t value;
+    } details[ATTN_ERROR_DETAILS];
+    char message[256];
+} attn_error;
+
+/* ------------------------------------------------------------------------------- engine */
+
+typedef struct attn_engine attn_engine;
+
+/* One --model: a folder with config.json and model.safetensors. Strings are borrowed for open. */
+typedef struct attn_model_source {
+    const char *name; /* NULL: the folder's last component */
+    const char *dir;
+} attn_model_source;
+
+typedef struct attn_options {
+    const attn_model_source *models; /* besides the built-in ones, which a same name replaces */
+    size_t n_models;
+    bool has_random_seed; /* fill `models` that lack weights from `random_seed` */
+    uint64_t random_seed;
+    unsigned n_threads;        /* compute threads, >= 1 */
+    uint64_t kv_memory_bytes;  /* the one budget: pages, kept inputs, tables, sessions */
+    uint64_t max_sessions;
+    uint32_t queue;            /* most jobs unfinished at once */
+    uint32_t ttl_s;            /* default idle lifetime of a session, 0 = never */
+    uint32_t stall_timeout_ms; /* longest time a job waits for its sink to become ready */
+    const char *kernels;       /* "auto", "scalar", "avx2", "avx512" */
+} attn_options;
+
+/* Opens an engine: loads every model, maps the arena, starts the threads.
+ * Errors: IO, FORMAT (one line naming file and tensor or field), INVALID (`param`: "models",
+ * "kernels", "threads"), NO_MEMORY. On error returns NULL and nothing stays behind. */
+ATTN_MUST_CHECK attn_engine *attn_engine_open(const attn_options *options, attn_error *err);
+
+/* Refuses new jobs with SHUTTING_DOWN and ends every unfinished one with reason SHUTDOWN, each
+ * after the batch it is in. Does not block; `done` callbacks follow on the scheduler thread. */
+void attn_engine_shutdown(attn_engine *engine);
+
+/* Stops the threads and frees everything. Unfinished jobs get their `done` first (SHUTDOWN).
+ * May block for one batch. No other call may be in progress; jobs still held by the host stay
+ * readable until released. NULL is allowed. */
+void attn_engine_close(attn_engine *engine);
+
+/* ------------------------------------------------------------------------------- models */
+
+typedef enum attn_dtype { ATTN_F32 = 0 } attn_dtype;
+const char *attn_dtype_name(attn_dtype dtype); /* "f32" */
+
+/* A model's shape, as Hugging Face's config names it, and what a session of it costs. */
+typedef struct attn_model_info {
+    const char *name;       /* lives as long as the engine */
+    const char *model_type; /* "attention" */
+    bool built_in, random_weights;
+    uint32_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
+    uint64_t max_position_embeddings;
+    double rope_theta, rms_norm_eps;
+    bool qk_norm;
+    attn_dtype weights_dtype;
+    uint64_t n_parameters;
+    uint64_t weights_bytes;            /* resident, packed */
+    uint64_t kv_bytes_per_position;    /* f32 cache */
+    uint64_t input_bytes_per_position; /* when inputs are kept */
+    uint64_t n_sessions;
+} attn_model_info;
+
+size_t attn_model_count(const attn_engine *engine);
+/* `index` < attn_model_count. Model 0 is the default one. */
+void attn_model_get(const attn_engine *engine, size_t index, attn_model_info *info);
+/* The index of the model with that name, or -1. NULL names the default model. */
+ptrdiff_t attn_model_find(const attn_engine *engine, const char *name);
+
+/* The kernels in use ("scalar", "avx2", "avx512") and the number of compute threads. */
+const char *attn_engine_kernels(const attn_engine *engine);
+unsigned attn_engine_threads(const attn_engine *engine);
+
+/* ----------------------------------------------------------------------------- sessions */
+
+typedef enum attn_session_state {
+    ATTN_SESSION_IDLE,
+    ATTN_SESSION_QUEUED,
+    ATTN_SESSION_PREFILL,
+    ATTN_SESSION_DECODE,
+    ATTN_SESSION_VERIFY,
+} attn_session_state;
+const char *attn_session_state_name(attn_session_state state);
+
+typedef struct attn_kv_info {
+    attn_dtype dtype;
+    uint64_t bytes;          /* allocated pages: n_pages * 16 * kv_bytes_per_position */
+    uint64_t shared_bytes;   /* of these, on pages that another session holds too */
+    uint64_t reserved_bytes; /* promised to the running job, not allocated yet */
+    uint64_t n_pages;
+} attn_kv_info;
+
+typedef struct attn_session_info {
+    char id[ATTN_ID_MAX + 1];
+    const char *model; /* name; lives as long as the engine */
+    uint64_t length;   /* committed positions */
+    attn_session_state state;
+    attn_kv_info kv;
+    uint64_t inputs_bytes;
+    int64_t created_s, last_used_s; /* Unix time */
+    uint32_t ttl_s;                 /* 0 = never expires */
+    bool in_flight;
+} attn_session_info;
+
+typedef struct attn_totals {
+    uint64_t sessions, positions;
+    attn_kv_info kv; /* each shared page once */
+    uint64_t inputs_bytes;
+    uint64_t table_bytes;     /* page tables, session records, last output rows */
+    uint64_t budget_bytes, allocated_bytes, reserved_bytes, available_bytes;
+} attn_totals;
+
+/* True for 1-64 of A-Z a-z 0-9 . _ : - and not "." or "..". */
+bool attn_session_id_valid(const char *id);
+
+/* Errors: SESSION_NOT_FOUND. */
+ATTN_MUST_CHECK attn_status attn_session_get(attn_engine *engine, const char *id,
+                                             attn_session_info *info, attn_error *err);
+
+/* Lists up to `limit` sessions that follow `after` (NULL or "": from the start) in a fixed order
+ * that creations and deletions of others do not disturb; `after` need not exist any more. Returns
+ * the number written to `infos` and sets `*more` when others follow the last one. Holds no lock
+ * for longer than one hash bucket. */
+size_t attn_session_list(attn_engine *engine, const char *after, size_t limit,
+                         attn_session_info *infos, bool *more);
+
+void attn_engine_totals(attn_engine *engine, attn_totals *totals);
+
+/* Removes a session and returns its memory to the budget before it returns; a running job of it
+ * ends first with reason CANCELLED. May block. Errors: SESSION_NOT_FOUND. */
+ATTN_MUST_CHECK attn_status attn_session_delete(attn_engine *engine, const char *id,
+                                                attn_error *err);
+
+/* Rewinds a session to `length` (at most its present length). `if_length` UINT64_MAX: no
+ * precondition. May block. Errors: SESSION_NOT_FOUND, SESSION_BUSY, LENGTH_MISMATCH, INVALID
+ * ("length"). */
+ATTN_MUST_CHECK attn_status attn_session_truncate(attn_engine *engine, const char *id,
+                                                  uint64_t length, uint64_t if_length,
+                                                  attn_session_info *info, attn_error *err);
+
+/* Ends the session's running job, if any, with reason CANCELLED and waits for its end. May block.
+ * Errors: SESSION_NOT_FOUND. */
+ATTN_MUST_CHECK attn_status attn_session_cancel(attn_engine *engine, const char *id,
+                                                attn_session_info *info, attn_error *err);
+
+/* Copies the kept input rows of positions [first, first + n) into `rows`
+ * Shapes: rows [n, hidden_size] f32. May block. Errors: SESSION_NOT_FOUND, SESSION_BUSY,
+ * INPUTS_NOT_KEPT, INVALID ("length") when the range passes the session's length. */
+ATTN_MUST_CHECK attn_status attn_session_inputs(attn_engine *engine, const char *id, uint64_t first,
+                                                size_t n, float *rows, attn_error *err);
+
+/* --------------------------------------------------------------------------------- jobs */
+
+typedef enum attn_job_kind { ATTN_JOB_PREFILL, ATTN_JOB_DECODE, ATTN_JOB_VERIFY } attn_job_kind;
+typedef enum attn_output { ATTN_OUTPUT_LAST, ATTN_OUTPUT_ALL, ATTN_OUTPUT_NONE } attn_output;
+
+/* What to run. Strings and rows are borrowed: strings for the call of attn_engine_submit, rows
+ * until the job's `done`. */
+typedef struct attn_request {
+    attn_job_kind kind;
+    const char *session; /* PREFILL: NULL makes an id */
+    const char *model;   /* PREFILL: NULL = not named */
+    const float *inputs; /* [n_inputs, input_size] f32, finite; NULL = none */
+    size_t n_inputs, input_size;
+    uint64_t steps;     /* DECODE without inputs: run this many, feeding the last output back in */
+    attn_output output; /* PREFILL: which output rows to keep in the result */
+    uint64_t if_length; /* UINT64_MAX: no precondition */
+    uint32_t wait_ms;   /* PREFILL, DECODE: wait this long for a busy session */
+    /* Creation options; on an existing session they must match. */
+    bool has_kv_dtype, has_ttl, has_keep_inputs;
+    attn_dtype kv_dtype;
+    uint32_t ttl_s;
+    bool keep_inputs;
+} attn_request;
+
+/* A request with nothing set: if_length UINT64_MAX, the rest zero. */
+attn_request attn_request_init(attn_job_kind kind);
+
+/* One committed decode step. `output` [output_size] f32 is borrowed for the callback. */
+typedef struct attn_step {
+    uint64_t step;     /* 0-based within the job */
+    uint64_t position; /* the position it appended */
+    uint64_t length;   /* the session's length after it */
+    const float *output;
+    size_t output_size;
+} attn_step;
+
+/* How a job reports. All are called on the scheduler thread (`done` also on the closing thread).
+ * ready: may the next decode step be delivered? When false the job is parked, for at most
+ *        stall_timeout_ms, until attn_job_wake. NULL: always.
+ * step:  a decode step was committed; called only after ready said true. NULL: none wanted.
+ * done:  the job has ended, its session is released, its result may be read. Exactly once. */
+typedef struct attn_sink {
+    void *ctx;
+    bool (*ready)(void *ctx);
+    void (*step)(void *ctx, const attn_step *step);
+    void (*done)(void *ctx);
+} attn_sink;
+
+typedef enum attn_reason {
+    ATTN_REASON_LENGTH,
+    ATTN_REASON_CANCELLED,
+    ATTN_REASON_STALLED,
+    ATTN_REASON_SHUTDOWN,
+    ATTN_REASON_ERROR,
+} attn_reason;
+const char *attn_reason_name(attn_reason reason); /* the wire's word, "length" ... */
+
+typedef struct attn_job attn_job;
+
+/* A job's end. Pointers live as long as the job. */
+typedef struct attn_result {
+    attn_reason reason;
+    attn_error error; /* status ATTN_OK unless reason is ERROR */
+    attn_session_info session; /* as it stood when the job released it */
+    uint64_t appended;         /* PREFILL: positions added */
+    uint64_t steps;            /* DECODE: steps committed */
+    const float *outputs;      /* PREFILL: [n_outputs, output_size] f32 as `output` asked */
+    size_t n_outputs, output_size;
+    double verify_max_abs_diff; /* VERIFY */
+    bool verify_bit_identical;
+    double queue_ms, compute_ms;
+} attn_result;
+
+/* Admits a job: finds or creates its session, makes it busy and reserves all memory of the
+ * positions the request declares. On ATTN_OK `*job` holds one reference and `sink->done` will be
+ * called once; the session's id is attn_job_session(). On error nothing was changed and no
+ * callback will come. Errors known only later (a wait that ran out, an overflow) end the job with
+ * reason ERROR.
+ * Errors: INVALID, CONTEXT_LENGTH, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
+ * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
+ * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, NO_MEMORY.
+ * Cost: allocates the job, the page table's growth and the kept output rows; never more than in
+ * proportion to what the request declares, after the budget agreed. */
+ATTN_MUST_CHECK attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
+                                               const attn_sink *sink, attn_job **job,
+                                               attn_error *err);
+
+/* The sink has become ready: a parked job goes on. Cheap; harmless when it is not parked. */
+void attn_job_wake(attn_job *job);
+/* Ends the job soon with reason CANCELLED, wherever it is. Harmless after its end. */
+void attn_job_cancel(attn_job *job);
+/* The session's id, from the moment of submission on. */
+const char *attn_job_session(const attn_job *job);
+/* The result. Only after `done` was called. */
+const attn_result *attn_job_result(const attn_job *job);
+/* Gives the reference back. The job need not have ended (it then goes on unobserved, and its
+ * callbacks still come). */
+void attn_job_release(attn_job *job);
+
+/* ------------------------------------------------------------------------------ numbers */
+
+#define ATTN_HISTOGRAM_BUCKETS 24
+
+/* Counts of observations in buckets of doubling width: bucket i counts values <= least * 2^i; the
+ * last bucket counts everything above. Any thread may observe; readers see a recent state. */
+typedef struct attn_histogram {
+    double least;
+    _Atomic uint64_t counts[ATTN_HISTOGRAM_BUCKETS];
+    _Atomic uint64_t sum_micro; /* sum of values in millionths */
+} attn_histogram;
+
+void attn_histogram_observe(attn_histogram *histogram, double value);
+
+/* The engine's counters, read without any lock. Pointers live as long as the engine. */
+typedef struct attn_stats {
+    uint64_t prefill_tokens, decode_steps, batches;
+    uint64_t queue_depth;    /* admitted, not started */
+    uint64_t prefill_in_flight, decode_in_flight, verify_in_flight;
+    uint64_t sessions_created, sessions_expired;
+    const attn_histogram *batch_size;    /* rows in a batch, from 1 */
+    const attn_histogram *queue_seconds; /* submission to first batch, from 1e-5 */
+    const attn_histogram *ttft_seconds;  /* submission to first output, from 1e-5 */
+    const attn_histogram *step_seconds;  /* between decode steps of a job, from 1e-5 */
+} attn_stats;
+
+void attn_engine_stats(const attn_engine *engine, attn_stats *stats);
+
+#endif
