@@ -1,0 +1,203 @@
+# attnd. `make run` starts the server, `make test` tests it, `make help` names the rest.
+#
+# Everything built lies in build/<config>/, where <config> is release, asan, tsan (SAN=...) or
+# lint. Sources are found, not listed: engine/, server/, one executable per tests/unit/test_*.c and
+# per tests/bench/*.c.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := all
+.SECONDEXPANSION:
+.DELETE_ON_ERROR:
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+PYTHON := /usr/bin/python3
+PORT ?= 8080
+ARGS ?=
+WERROR ?=
+SAN ?=
+
+ifneq ($(filter-out asan tsan,$(SAN)),)
+$(error SAN is asan or tsan, not "$(SAN)")
+endif
+CONFIG := $(or $(SAN),release)
+BUILD := build/$(CONFIG)
+BINARY := $(BUILD)/attnd
+
+# ------------------------------------------------------------------------------------- flags
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
+    -Wmissing-prototypes -Wundef -Wvla -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 \
+    -Wnull-dereference -Wdouble-promotion
+
+# Only written fused multiply-adds are fused: every build must compute the same bits.
+NUMERICS := -ffp-contract=off
+
+OPTIMIZE := -O2
+
+SANITIZE_release :=
+SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+SANITIZE_tsan := -fsanitize=thread -fno-omit-frame-pointer
+SANITIZE := $(SANITIZE_$(CONFIG))
+
+CPPFLAGS := -I. -D_GNU_SOURCE -MMD -MP
+CFLAGS = -std=c11 -g -pthread $(OPTIMIZE) $(NUMERICS) $(WARNINGS) $(WERROR) $(SANITIZE) $(ISA)
+LDFLAGS := -pthread $(SANITIZE)
+LDLIBS := -lmicrohttpd -lcjson -lm
+
+# What the sanitized programs are told at run time.
+RUN_asan := ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+RUN_tsan := TSAN_OPTIONS=second_deadlock_stack=1
+RUN := $(RUN_$(CONFIG))
+
+# ----------------------------------------------------------------------------------- sources
+
+find_sources = $(sort $(shell find $(1) -name '*.c' -o -name '*.S' 2>/dev/null))
+object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
+
+LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server))
+TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
+TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
+BENCH_SOURCES := $(sort $(wildcard tests/bench/*.c))
+C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/null))
+
+LIBRARY := $(BUILD)/libattnd.a
+TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
+BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
+OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
+    $(BENCH_SOURCES))
+
+# ---------------------------------------------------------------------------------- packages
+
+RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev curl
+TEST_PACKAGES := $(RUN_PACKAGES) libcmocka-dev python3-pytest python3-numpy python3-jsonschema
+LINT_PACKAGES := $(TEST_PACKAGES) clang-format
+
+# Installs those of the Debian packages $(1) that are missing; quick when none is.
+define install
+	@command -v dpkg-query >/dev/null || { echo 'not a Debian system; needed: $(1)'; exit 0; }; \
+	have=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(1) 2>/dev/null | \
+	    sed -n 's/ installed$$//p'); \
+	missing=$$(printf '%s\n' $(1) | grep -vxF "$$have" | tr '\n' ' '); \
+	[ -n "$$missing" ] || exit 0; \
+	if [ "$$(id -u)" != 0 ]; then \
+	    echo "missing packages; install them with: sudo apt-get install -y $$missing"; exit 1; \
+	fi; \
+	apt-get -q -o DPkg::Lock::Timeout=300 update; \
+	DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y \
+	    --no-install-recommends $$missing
+endef
+
+# --------------------------------------------------------------------------------------- help
+
+.PHONY: all run test unit http check bench float-sweep lint format everything install-deps clean help
+
+help: ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+	@echo
+	@echo '  SAN=asan|tsan before a target builds and tests with that sanitizer; WERROR=-Werror'
+	@echo '  makes warnings errors; ATTND_TEST_MODELS names a folder of real models to test with.'
+
+# -------------------------------------------------------------------------------- build rules
+
+all: $(BINARY) ## the server, build/release/attnd
+
+everything: $(BINARY) $(TESTS) $(BENCHES)
+
+$(BINARY): $(call object,server/main.c) $(LIBRARY)
+	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES))
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUPPORT)) $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
+
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+# An embedding .S file depends on the files it names with .incbin.
+$(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's/.*\.incbin  *"\([^"]*\)".*/\1/p' $$*.S)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
+
+$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := -O3
+$(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
+$(BUILD)/obj/engine/compute/kernels_avx512.o: \
+    ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+
+
+-include $(OBJECTS:.o=.d)
+
+# ---------------------------------------------------------------------------------------- run
+
+run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2")
+	$(call install,$(RUN_PACKAGES))
+	@$(MAKE) --no-print-directory all
+	@echo 'In a second terminal:'; echo; \
+	url=http://127.0.0.1:$(PORT); json="-H 'Content-Type: application/json'"; \
+	row=0.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0; \
+	echo "  curl -s $$url/models"; \
+	echo "  curl -s $$url/prefill -d '{\"session\":\"a\",\"inputs\":[[1,$$row],[2,$$row]]}'"; \
+	echo "  curl -sN $$url/decode -d '{\"session\":\"a\",\"steps\":5,\"stream\":true}'"; \
+	echo "  curl -s $$url/sessions/a"; \
+	echo "  curl -s -X DELETE $$url/sessions/a"; echo
+	@exec $(BINARY) --port $(PORT) $(ARGS)
+
+# -------------------------------------------------------------------------------------- tests
+
+test: ## build, then run every test (SAN=asan|tsan: sanitized)
+	$(call install,$(TEST_PACKAGES))
+	@status=0; \
+	for part in unit http; do $(MAKE) --no-print-directory $$part || status=1; done; \
+	exit $$status
+
+unit: $(TESTS) ## only the unit tests
+	@failed=; \
+	for test in $(TESTS); do \
+	    echo "== $$test"; $(RUN) timeout 600 $$test 2>&1 || failed="$$failed $$test"; \
+	done; \
+	for test in $$failed; do echo "FAILED: $$test"; done; [ -z "$$failed" ]
+
+PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
+
+http: $(BINARY) ## only the whole-server tests (PYTEST_ARGS='-k decode')
+	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
+	    $(PYTHON) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests/http
+
+check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
+	@$(MAKE) --no-print-directory SAN=asan test
+	@$(MAKE) --no-print-directory SAN=tsan test
+
+bench: $(BENCHES) ## measure this machine
+	@[ ! -x $(BUILD)/bench/bench ] || $(BUILD)/bench/bench $(ARGS)
+
+float-sweep: $(BUILD)/bench/float_sweep ## print and read back every float32 (minutes)
+	$< $(ARGS)
+
+lint: ## formatting, layers, banned calls, numerics, warnings as errors, syntax
+	$(call install,$(LINT_PACKAGES))
+	+@status=0; \
+	for step in tests/lint/*.sh; do \
+	    if bash $$step; then echo "lint ok: $$step"; \
+	    else echo "lint FAILED: $$step"; status=1; fi; \
+	done; \
+	exit $$status
+
+format: ## reformat all C
+	clang-format -i $(C_FILES)
+
+install-deps: ## install what building, testing and linting need
+	$(call install,$(LINT_PACKAGES))
+
+clean: ## remove everything built
+	rm -rf build
