@@ -359,8 +359,7 @@ const char *srv_float_parse(const char *p, const char *end, float *out, srv_floa
     else
         v = round_exactly(&t);
     *status = isfinite(v) ? SRV_FLOAT_OK : SRV_FLOAT_OVERFLOW;
-    if (!isfinite(v))
-        return NULL;
-    *out = v;
+    if (isfinite(v))
+        *out = v;
     return p;
 }

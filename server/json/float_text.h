@@ -31,7 +31,8 @@ size_t srv_floats_format(char *dst, const float *v, size_t n);
 
 /* Reads one JSON number (RFC 8259 grammar, nothing around it) and rounds it once to the nearest
  * float32, ties to even. What follows the number is the caller's to judge.
- * Errors: returns the end of the number, or NULL with *out untouched; *status says which.
+ * Errors: returns the end of the number, of one that overflows too, or NULL where there is none;
+ * *out is set when *status is SRV_FLOAT_OK only.
  * Cost: linear in the text, constant memory, whatever its number of digits.
  * Source: Clinger, "How to read floating point numbers accurately", 1990 (an estimate with a known
  * error bound, and an exact method where the bound does not decide). */
