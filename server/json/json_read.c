@@ -175,8 +175,7 @@ static const char out_of_memory[] = "out of memory";
 /* A read_ function takes the start of a field's value and returns its end, or NULL after setting
  * *problem. It may stop anywhere: whether the rest is JSON at all is found out afterwards. */
 
-static const char *read_integer(const char *p, const char *end, uint64_t *out,
-                                const char **problem)
+static const char *read_integer(const char *p, const char *end, uint64_t *out, const char **problem)
 {
     const char *behind = scan_number(p, end);
     if (!behind || behind != scan_digits(p)) {
