@@ -522,12 +522,18 @@ static void read_scalars(reader *r)
     cJSON_Delete(object);
 }
 
+static void zero(srv_json_value *values, size_t n)
+{
+    if (n > 0)
+        memset(values, 0, n * sizeof *values);
+}
+
 bool srv_json_read(const char *text, size_t len, const srv_json_field *fields, size_t n,
                    srv_json_value *values, srv_json_error *error)
 {
     reader r = {.fields = fields, .n_fields = n, .values = values, .error = error};
     *error = (srv_json_error){NULL, NULL, NULL};
-    memset(values, 0, n * sizeof *values);
+    zero(values, n);
     srv_buf_init(&r.scalars, SIZE_MAX);
     if (len == 0)
         fail(&r, "invalid_json", NULL, "the body is empty");
@@ -565,5 +571,5 @@ void srv_json_values_free(const srv_json_field *fields, size_t n, srv_json_value
             break;
         }
     }
-    memset(values, 0, n * sizeof *values);
+    zero(values, n);
 }
