@@ -48,8 +48,8 @@ LDFLAGS := -pthread $(SANITIZE)
 LDLIBS := -lmicrohttpd -lcjson -lm
 
 # What the sanitized programs are told at run time.
-RUN_asan := ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
-RUN_tsan := TSAN_OPTIONS=second_deadlock_stack=1
+RUN_asan := ATTND_TEST_SLOWDOWN=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+RUN_tsan := ATTND_TEST_SLOWDOWN=10 TSAN_OPTIONS=second_deadlock_stack=1
 RUN := $(RUN_$(CONFIG))
 
 # ----------------------------------------------------------------------------------- sources
@@ -125,8 +125,8 @@ $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-# An embedding .S file depends on the files it names with .incbin.
-$(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's/.*\.incbin  *"\([^"]*\)".*/\1/p' $$*.S)
+# A .S file embeds the files whose paths it quotes.
+$(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p' $$*.S)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
