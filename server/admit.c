@@ -1,0 +1,163 @@
+#include "server/admit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/handlers.h"
+#include "server/routes.h"
+
+#define LIMIT_MAX 1000
+#define LIMIT_DEFAULT 100
+
+static bool fail_request(srv_exchange *x, const char *param, const char *message)
+{
+    srv_fail_with(x, 400, "invalid_request", param, message);
+    return false;
+}
+
+static bool check_caller(srv_exchange *x, const srv_head *head)
+{
+    if (!srv_head_host_allowed(head, x->app->config)) {
+        srv_fail_with(x, 403, "forbidden_host", NULL,
+                      "the Host header names neither a loopback address nor an --allowed-host");
+        return false;
+    }
+    if (srv_head_origin(head, x->app->config, x->app->port, &x->allowed_origin) ==
+        SRV_ORIGIN_FOREIGN) {
+        srv_fail_with(x, 403, "forbidden_origin", NULL,
+                      "the Origin header names neither this server nor a --cors-origin");
+        return false;
+    }
+    return true;
+}
+
+static bool find_route(srv_exchange *x, const char *method, const char *path)
+{
+    srv_match match;
+    srv_route_find(method, path, &match);
+    if (!match.path_found) {
+        srv_fail_with(x, 404, "not_found", NULL, "nothing is at this path; GET / lists what is");
+        return false;
+    }
+    memcpy(x->id, match.id, sizeof(x->id));
+    x->route = match.route;
+    if (!strcmp(method, "OPTIONS")) {
+        memcpy(x->allow, match.allow, sizeof(x->allow));
+        x->preflight = true;
+        srv_reply(x, 204, NULL);
+        return false;
+    }
+    if (!match.route) {
+        memcpy(x->allow, match.allow, sizeof(x->allow));
+        srv_fail_with(x, 405, "method_not_allowed", NULL, "the path has no such method");
+        return false;
+    }
+    if (!match.route->handle) {
+        srv_fail_with(x, 501, "not_supported", NULL, "this part of the interface is not built yet");
+        return false;
+    }
+    if (atomic_load(&x->app->stopping) && !(match.route->flags & SRV_ROUTE_ALWAYS)) {
+        srv_fail_with(x, 503, "shutting_down", NULL, "the server is shutting down");
+        return false;
+    }
+    return true;
+}
+
+static bool check_session(srv_exchange *x, const srv_head *head)
+{
+    if (head->x_session && (x->route->flags & (SRV_ROUTE_SESSION | SRV_ROUTE_BODY))) {
+        size_t n = strlen(head->x_session);
+        if (n == 0 || n >= sizeof(x->x_session))
+            return fail_request(x, "session", "the X-Session header is no session id");
+        memcpy(x->x_session, head->x_session, n + 1);
+    }
+    if (!(x->route->flags & SRV_ROUTE_SESSION))
+        return true;
+    if (!attn_session_id_valid(x->id)) {
+        srv_fail_with(x, 404, "session_not_found", "session", "no session has that id");
+        return false;
+    }
+    return srv_check_x_session(x, x->id);
+}
+
+static bool check_query(srv_exchange *x, const srv_head *head)
+{
+    bool paged = x->route->flags & SRV_ROUTE_PAGED, has_limit = false, has_after = false;
+    x->limit = LIMIT_DEFAULT;
+    for (unsigned i = 0; i < head->n_params; i++) {
+        const char *name = head->params[i].name, *value = head->params[i].value;
+        if (paged && !strcmp(name, "limit") && !has_limit) {
+            has_limit = true;
+            size_t digits = strspn(value, "0123456789");
+            x->limit = digits && digits <= 4 && !value[digits] ? strtoul(value, NULL, 10) : 0;
+            if (x->limit < 1 || x->limit > LIMIT_MAX)
+                return fail_request(x, "limit", "limit is an integer from 1 to 1000");
+        } else if (paged && !strcmp(name, "after") && !has_after) {
+            has_after = true;
+            if (!attn_session_id_valid(value))
+                return fail_request(x, "after", "after is a session id");
+            memcpy(x->after, value, strlen(value) + 1);
+        } else {
+            return fail_request(x, NULL, "an unknown or repeated query parameter");
+        }
+    }
+    return true;
+}
+
+static bool check_accept(srv_exchange *x, const srv_head *head)
+{
+    unsigned gives = x->route->gives;
+    x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
+    if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
+        ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
+        ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
+        ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
+        return true;
+    srv_fail_with(x, 406, "not_acceptable", NULL,
+                  "the Accept header excludes what this path gives");
+    return false;
+}
+
+static bool check_body(srv_exchange *x, const srv_head *head)
+{
+    if (!srv_head_has_body(head))
+        return true;
+    if (!(x->route->flags & SRV_ROUTE_BODY))
+        return fail_request(x, NULL, "this request takes no body");
+    if (srv_head_is_safetensors(head)) {
+        srv_fail_with(x, 501, "not_supported", NULL, "safetensors bodies are not built yet");
+        return false;
+    }
+    if (!srv_head_is_json(head)) {
+        srv_fail_with(x, 415, "unsupported_media_type", NULL, "a body is application/json");
+        return false;
+    }
+    uint64_t length = srv_head_content_length(head);
+    if (length > x->app->config->max_body_bytes) {
+        srv_fail_with(x, 413, "body_too_large", NULL, "the body is larger than --max-body");
+        return false;
+    }
+    if (atomic_load(&x->app->held_bytes) + length > x->app->config->body_memory_bytes) {
+        srv_fail_with(x, 503, "busy_memory", NULL,
+                      "the requests in flight hold all of --body-memory");
+        return false;
+    }
+    return true;
+}
+
+srv_admission srv_admit(srv_exchange *x, const srv_head *head, const char *method, const char *path)
+{
+    switch (srv_head_framing(head)) {
+    case 0:
+        break;
+    case 501:
+        srv_fail_with(x, 501, "not_supported", NULL, "the only transfer coding is chunked");
+        return SRV_BROKEN;
+    default:
+        fail_request(x, NULL, "the request's headers are broken or ambiguous");
+        return SRV_BROKEN;
+    }
+    bool ok = check_caller(x, head) && find_route(x, method, path) && check_session(x, head) &&
+              check_query(x, head) && check_accept(x, head) && check_body(x, head);
+    return ok ? SRV_ADMITTED : SRV_ANSWERED;
+}

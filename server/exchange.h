@@ -1,0 +1,184 @@
+/* One request and its reply, as the handlers see it: no HTTP library, no sockets.
+ *
+ * Life: the HTTP loop fills the request in and runs the route's handler, itself or on an offload
+ * thread. The handler either sets a reply (srv_reply, srv_fail) or submits an engine job. The loop
+ * then asks srv_exchange_advance what to send, again after every wake, until there is something.
+ *
+ * Owners: the loop, the offload task while one runs, and the job's sink until `done` each hold a
+ * reference; the exchange (with the job and the rows that the job borrows) dies with the last.
+ *
+ * Thread: plain fields belong to whoever runs the handler: the loop, or the offload thread while
+ * `working` is set. The job's callbacks touch only `stream`, `job_done` and the wake list. Fields
+ * that two sides share are atomic. */
+#ifndef SRV_EXCHANGE_H
+#define SRV_EXCHANGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "server/buf.h"
+#include "server/config.h"
+#include "server/metrics.h"
+#include "server/offload.h"
+#include "server/stream.h"
+#include "server/wire.h"
+
+typedef struct srv_exchange srv_exchange;
+
+/* Formatting this many floats, or parsing this much text, is done off the loop. */
+#define SRV_OFFLOAD_FLOATS 4096
+#define SRV_OFFLOAD_BYTES ((size_t)32 * 1024)
+
+/* What all requests share. Created by main; the loop and the handlers only read the pointers. */
+typedef struct srv_app {
+    const srv_config *config;
+    attn_engine *engine;
+    srv_metrics *metrics;
+    srv_offload *offload;
+    /* Exchanges that the loop has to look at, newest first; wake_fd is written when the list was
+     * empty. Each holds a reference. */
+    _Atomic(srv_exchange *) woken;
+    int wake_fd;
+    _Atomic uint64_t held_bytes; /* bodies and collected replies in flight: --body-memory */
+    atomic_bool stopping;
+    /* Where it listens, set before the loop starts: "http://127.0.0.1:8080". */
+    char url[160];
+    unsigned port;
+} srv_app;
+
+/* Media types a route can reply with. */
+enum {
+    SRV_GIVES_JSON = 1,
+    SRV_GIVES_NDJSON = 2,
+    SRV_GIVES_SSE = 4,
+    SRV_GIVES_TEXT = 8,
+};
+
+enum {
+    SRV_ROUTE_BODY = 1,    /* takes a JSON body */
+    SRV_ROUTE_SESSION = 2, /* {id} is a session's */
+    SRV_ROUTE_BLOCKS = 4,  /* the handler may block: it runs on an offload thread */
+    SRV_ROUTE_ALWAYS = 8,  /* answered also while the server shuts down */
+    SRV_ROUTE_PAGED = 16,  /* takes the query parameters `limit` and `after` */
+};
+
+typedef struct srv_route {
+    const char *method;              /* GET answers HEAD too */
+    const char *template;            /* "/sessions/{id}" */
+    void (*handle)(srv_exchange *x); /* NULL: not built yet, 501 */
+    unsigned flags;
+    unsigned gives; /* 0: nothing that Accept could refuse */
+} srv_route;
+
+/* Room for the methods of a path: "GET, HEAD, DELETE, OPTIONS". */
+#define SRV_ALLOW_MAX 48
+
+typedef enum srv_line {
+    SRV_LINE,      /* a line was made */
+    SRV_LINE_WAIT, /* none now; a wake follows */
+    SRV_LINE_END,  /* none any more */
+} srv_line;
+
+struct srv_exchange {
+    srv_app *app;
+    atomic_uint refs;
+
+    /* The request. */
+    const srv_route *route;
+    char id[ATTN_ID_MAX + 1];        /* the {id} or {name} of the path */
+    char x_session[ATTN_ID_MAX + 1]; /* the X-Session header, "" if absent */
+    bool wants_sse;                  /* Accept names text/event-stream */
+    uint64_t limit;                  /* query parameters of a paged route */
+    char after[ATTN_ID_MAX + 1];
+    srv_buf body;
+    uint64_t held_bytes; /* what it took of app->held_bytes */
+
+    /* The reply, once status is not 0. */
+    unsigned status;
+    const char *content_type;
+    srv_buf reply;
+    const char *error_code; /* of an error reply */
+    bool retry_after;
+    char allow[SRV_ALLOW_MAX];  /* the Allow header, "" for none */
+    bool preflight;             /* the reply to an OPTIONS request */
+    const char *allowed_origin; /* the Access-Control-Allow-Origin header, NULL for none */
+
+    /* The job, if the handler submitted one. */
+    _Atomic(attn_job *) job;
+    atomic_bool job_done;
+    atomic_bool gone;                /* the client went away: whoever submits must cancel */
+    float *inputs;                   /* the rows the job borrows */
+    bool single_input;               /* they came in as `input` */
+    srv_stream *stream;              /* decode: where its steps go */
+    attn_output output;              /* prefill: which rows the reply shows */
+    void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
+    srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
+    bool line_done;                                        /* the done object was made */
+    bool end_noted;                                        /* its end was counted */
+
+    atomic_bool working; /* an offload thread has it */
+    srv_task task;
+    void (*work)(srv_exchange *x);
+    srv_exchange *next_woken;
+    atomic_bool is_woken;
+};
+
+/* Makes *x, which lies at the start of a malloc'ed block that its last reference frees, an exchange
+ * with one reference. The rest of the block is the caller's. */
+void srv_exchange_init(srv_exchange *x, srv_app *app);
+void srv_exchange_ref(srv_exchange *x);
+/* Thread: any. */
+void srv_exchange_unref(srv_exchange *x);
+
+/* Makes the loop look at x soon. Thread: any that holds a reference. */
+void srv_exchange_wake(srv_exchange *x);
+/* Takes the wake list, linked by next_woken, with its references. Whoever walks it reads the next
+ * one and clears is_woken before it looks at an exchange: from then on it can be woken again.
+ * Loop only. */
+srv_exchange *srv_exchange_take_woken(srv_app *app);
+
+/* Counts n bytes against --body-memory until srv_exchange_drop or the exchange's end. False when
+ * they do not fit; nothing was counted then. `force`: counts them anyway. */
+bool srv_exchange_hold(srv_exchange *x, uint64_t n, bool force);
+void srv_exchange_drop(srv_exchange *x, uint64_t n);
+
+/* Sets the reply: what was written to x->reply, with that status and type. */
+void srv_reply(srv_exchange *x, unsigned status, const char *content_type);
+void srv_reply_json(srv_exchange *x, unsigned status);
+/* Replaces whatever was written by an error. */
+void srv_fail(srv_exchange *x, const srv_error *error);
+void srv_fail_with(srv_exchange *x, unsigned status, const char *code, const char *param,
+                   const char *message);
+void srv_fail_engine(srv_exchange *x, const attn_error *error);
+
+/* Runs x->route->handle: here, or on an offload thread if it may take long. Loop only. */
+void srv_exchange_start(srv_exchange *x);
+
+/* Submits the request with x as its sink (steps go to x->stream if that is set) and fails x if the
+ * engine refuses it. */
+bool srv_exchange_submit(srv_exchange *x, const attn_request *request);
+/* The result, once job_done. */
+const attn_result *srv_exchange_result(srv_exchange *x);
+/* If the job ended without any result (an error, a cancel, the shutdown), sets the reply that says
+ * so and returns true. */
+bool srv_exchange_fail_job(srv_exchange *x);
+/* Counts a job that has ended before its time, once. Loop only, after every wake. */
+void srv_exchange_note_end(srv_exchange *x);
+/* Whether its job was given up because of a reader that stalled. Loop only. */
+bool srv_exchange_stalled(srv_exchange *x);
+/* The client went away: its job ends soon. Loop only. */
+void srv_exchange_abandon(srv_exchange *x);
+
+typedef enum srv_next {
+    SRV_NEXT_WAIT,   /* a wake follows */
+    SRV_NEXT_REPLY,  /* x->status and x->reply */
+    SRV_NEXT_STREAM, /* 200, then the lines of x->next_line */
+} srv_next;
+
+/* What to do with x now. Loop only. */
+srv_next srv_exchange_advance(srv_exchange *x);
+
+#endif

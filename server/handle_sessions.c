@@ -1,0 +1,119 @@
+#include "server/handlers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void reply_session(srv_exchange *x, const attn_session_info *info)
+{
+    srv_wire_session(&x->reply, info);
+    srv_buf_puts(&x->reply, "\n");
+    srv_reply_json(x, 200);
+}
+
+void srv_handle_session_list(srv_exchange *x)
+{
+    attn_session_info *infos = calloc((size_t)x->limit, sizeof(*infos));
+    if (!infos) {
+        srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
+        return;
+    }
+    bool more = false;
+    size_t n = attn_session_list(x->app->engine, x->after, (size_t)x->limit, infos, &more);
+    attn_totals totals;
+    attn_engine_totals(x->app->engine, &totals);
+    srv_buf *b = &x->reply;
+    srv_buf_puts(b, "{\"sessions\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            srv_buf_puts(b, ",");
+        srv_wire_session(b, &infos[i]);
+    }
+    srv_buf_puts(b, "],\"totals\":");
+    srv_wire_totals(b, &totals);
+    /* An id needs no escapes. */
+    if (more && n)
+        srv_buf_printf(b, ",\"next\":\"%s\"}\n", infos[n - 1].id);
+    else
+        srv_buf_puts(b, ",\"next\":null}\n");
+    free(infos);
+    srv_reply_json(x, 200);
+}
+
+void srv_handle_session_get(srv_exchange *x)
+{
+    attn_session_info info;
+    attn_error error;
+    if (attn_session_get(x->app->engine, x->id, &info, &error) != ATTN_OK)
+        srv_fail_engine(x, &error);
+    else
+        reply_session(x, &info);
+}
+
+void srv_handle_session_delete(srv_exchange *x)
+{
+    attn_error error;
+    if (attn_session_delete(x->app->engine, x->id, &error) != ATTN_OK)
+        srv_fail_engine(x, &error);
+    else
+        srv_reply(x, 204, NULL);
+}
+
+void srv_handle_session_truncate(srv_exchange *x)
+{
+    enum { LENGTH, IF_LENGTH, COUNT };
+    static const srv_json_field fields[COUNT] = {
+        [LENGTH] = {"length", SRV_JSON_INTEGER, true, 0, SRV_JSON_INTEGER_MAX},
+        [IF_LENGTH] = {"if_length", SRV_JSON_INTEGER, false, 0, SRV_JSON_INTEGER_MAX},
+    };
+    srv_json_value v[COUNT];
+    if (!srv_read_body(x, fields, COUNT, v))
+        return;
+    uint64_t if_length = v[IF_LENGTH].present ? v[IF_LENGTH].integer : UINT64_MAX;
+    attn_session_info info;
+    attn_error error;
+    if (attn_session_truncate(x->app->engine, x->id, v[LENGTH].integer, if_length, &info, &error) !=
+        ATTN_OK)
+        srv_fail_engine(x, &error);
+    else
+        reply_session(x, &info);
+    srv_json_values_free(fields, COUNT, v);
+}
+
+/* Takes a body that says nothing: none, or {}. */
+static bool read_no_fields(srv_exchange *x)
+{
+    srv_json_value none;
+    static const srv_json_field no_field = {.name = ""};
+    return srv_read_body(x, &no_field, 0, &none);
+}
+
+void srv_handle_session_cancel(srv_exchange *x)
+{
+    attn_session_info info;
+    attn_error error;
+    if (!read_no_fields(x))
+        return;
+    if (attn_session_cancel(x->app->engine, x->id, &info, &error) != ATTN_OK)
+        srv_fail_engine(x, &error);
+    else
+        reply_session(x, &info);
+}
+
+static void finish_verify(srv_exchange *x)
+{
+    if (srv_exchange_fail_job(x))
+        return;
+    srv_wire_verify(&x->reply, srv_exchange_result(x));
+    srv_buf_puts(&x->reply, "\n");
+    srv_reply_json(x, 200);
+}
+
+void srv_handle_session_verify(srv_exchange *x)
+{
+    if (!read_no_fields(x))
+        return;
+    attn_request request = attn_request_init(ATTN_JOB_VERIFY);
+    request.session = x->id;
+    x->finish = finish_verify;
+    srv_exchange_submit(x, &request);
+}

@@ -1,0 +1,670 @@
+#include "server/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/admit.h"
+#include "server/listen.h"
+#include "server/log.h"
+#include "server/routes.h"
+
+#define HEAD_TIMEOUT_MS 30000
+#define BODY_TIMEOUT_MS 30000
+#define BODY_BYTES_PER_MS 64 /* how fast a body must come beyond that */
+/* Of a body that is refused this much is still read, so that the client sees the answer. */
+#define DRAIN_BYTES ((uint64_t)1 << 20)
+#define KEEP_ALIVE_MS 5000
+/* A reader that stalled gets this long to fetch what is left for it. */
+#define STALLED_GRACE_MS 5000
+#define STOP_MS 3500
+/* What the library may keep for a connection: its head, and the piece of the reply being sent. */
+#define CONNECTION_BYTES ((size_t)32 * 1024)
+/* Unsent bytes the kernel may hold for a connection: a reader that stalls is noticed soon. */
+#define UNSENT_BYTES (128 * 1024)
+
+/* One client's connection, from accept to close. */
+struct peer {
+    int fd;
+    bool is_idle; /* in http->idle */
+    int64_t idle_since_ms;
+    TAILQ_ENTRY(peer) idle;
+};
+
+/* One request; begins with the exchange, which frees it. The rest is the loop's alone. */
+struct request {
+    srv_exchange x;
+    srv_http *http;
+    struct MHD_Connection *connection; /* NULL once the library has let go of it */
+    struct peer *peer;
+    enum { READING, WORKING, SENDING } phase;
+    bool suspended;
+    bool watched; /* its socket is in the epoll set */
+    bool gone;    /* close the connection when it is resumed */
+    bool streaming;
+    bool keep_alive_due;
+    int64_t started_ms, last_sent_ms, close_at_ms;
+    uint64_t received, drained;
+    srv_buf line; /* the line being sent, from line_at on */
+    size_t line_at;
+    TAILQ_ENTRY(request) live;
+};
+
+TAILQ_HEAD(peers, peer);
+TAILQ_HEAD(requests, request);
+
+struct srv_http {
+    srv_app *app;
+    struct MHD_Daemon *daemon;
+    int epoll_fd, listen_fd;
+    pthread_t thread;
+    struct peers idle;    /* without a request, longest first */
+    struct requests live; /* that the library holds */
+    int64_t swept_ms;
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---------------------------------------------------------------------------- suspending */
+
+/* Watches for the peer going away while nothing is read from it. */
+static void watch(struct request *r)
+{
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = r};
+    if (!r->watched)
+        r->watched = !epoll_ctl(r->http->epoll_fd, EPOLL_CTL_ADD, r->peer->fd, &event);
+}
+
+static void unwatch(struct request *r)
+{
+    if (r->watched)
+        epoll_ctl(r->http->epoll_fd, EPOLL_CTL_DEL, r->peer->fd, NULL);
+    r->watched = false;
+}
+
+static void suspend(struct request *r)
+{
+    r->suspended = true;
+    MHD_suspend_connection(r->connection);
+}
+
+static void resume(struct request *r)
+{
+    if (!r->suspended)
+        return;
+    r->suspended = false;
+    MHD_resume_connection(r->connection);
+}
+
+/* Ends a request whose client is gone, or is given up. */
+static void cut_off(struct request *r)
+{
+    r->gone = true;
+    srv_exchange_abandon(&r->x);
+    shutdown(r->peer->fd, SHUT_RDWR);
+    resume(r);
+}
+
+/* ------------------------------------------------------------------------------- replies */
+
+static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
+{
+    srv_exchange *x = &r->x;
+    if (!response)
+        return MHD_NO;
+    if (x->content_type)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (r->streaming)
+        MHD_add_response_header(response, "X-Accel-Buffering", "no");
+    if (x->retry_after)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (x->allow[0])
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, x->allow);
+    if (x->allowed_origin) {
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", x->allowed_origin);
+        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, "Origin");
+        if (x->preflight) {
+            MHD_add_response_header(response, "Access-Control-Allow-Methods", x->allow);
+            MHD_add_response_header(response, "Access-Control-Allow-Headers",
+                                    "Accept, Content-Type, X-Session");
+            MHD_add_response_header(response, "Access-Control-Max-Age", "600");
+        }
+    }
+    if (atomic_load(&x->app->stopping))
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    r->phase = SENDING;
+    enum MHD_Result queued = MHD_queue_response(r->connection, x->status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+static enum MHD_Result queue_reply(struct request *r)
+{
+    srv_buf *b = &r->x.reply;
+    struct MHD_Response *response;
+    if (b->len == 0) {
+        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    } else {
+        /* The response frees the bytes. */
+        response = MHD_create_response_from_buffer(b->len, b->data, MHD_RESPMEM_MUST_FREE);
+        if (response)
+            srv_buf_init(b, b->limit);
+    }
+    return queue(r, response);
+}
+
+/* Answers past the library, which refuses to while a body is still coming in. Nothing else has been
+ * sent for this request. The connection cannot be used afterwards. */
+static void answer_raw(struct request *r)
+{
+    srv_exchange *x = &r->x;
+    srv_buf head;
+    srv_buf_init(&head, 4096);
+    srv_buf_printf(&head,
+                   "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                   "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%s"
+                   "Connection: close\r\n\r\n",
+                   x->status, MHD_get_reason_phrase_for(x->status), x->reply.len,
+                   x->retry_after ? "Retry-After: 1\r\n" : "");
+    srv_buf_append(&head, x->reply.data, x->reply.len);
+    if (!head.failed && send(r->peer->fd, head.data, head.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        srv_log(SRV_LOG_DEBUG, "http", "raw answer: %s", strerror(errno));
+    srv_buf_free(&head);
+    shutdown(r->peer->fd, SHUT_RDWR);
+    r->phase = SENDING;
+}
+
+/* ------------------------------------------------------------------------------- streams */
+
+/* Makes the next line. False: none now, or none any more (*ended). */
+static bool next_line(struct request *r, bool *ended)
+{
+    srv_buf_clear(&r->line);
+    r->line_at = 0;
+    switch (r->x.next_line(&r->x, &r->line)) {
+    case SRV_LINE:
+        return !(*ended = r->line.failed);
+    case SRV_LINE_END:
+        *ended = true;
+        return false;
+    case SRV_LINE_WAIT:
+        break;
+    }
+    if (!r->keep_alive_due)
+        return false;
+    return srv_buf_puts(&r->line, ": keep-alive\n\n");
+}
+
+static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max)
+{
+    (void)pos;
+    struct request *r = cls;
+    size_t n = 0;
+    bool ended = false;
+    if (r->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    while (n < max && (r->line_at < r->line.len || next_line(r, &ended))) {
+        size_t left = r->line.len - r->line_at, now = left < max - n ? left : max - n;
+        memcpy(to + n, r->line.data + r->line_at, now);
+        n += now;
+        r->line_at += now;
+        r->keep_alive_due = false;
+    }
+    r->last_sent_ms = now_ms();
+    if (n)
+        return (ssize_t)n;
+    if (ended)
+        return r->line.failed ? MHD_CONTENT_READER_END_WITH_ERROR
+                              : MHD_CONTENT_READER_END_OF_STREAM;
+    suspend(r);
+    return 0;
+}
+
+static void release_stream(void *cls)
+{
+    struct request *r = cls;
+    srv_exchange_unref(&r->x);
+}
+
+static enum MHD_Result queue_stream(struct request *r)
+{
+    /* The block is used only by HTTP/1.0 clients; others get what the connection's memory holds. */
+    const size_t block_bytes = 4096;
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, block_bytes, read_stream, r, release_stream);
+    if (!response)
+        return MHD_NO;
+    srv_exchange_ref(&r->x);
+    srv_buf_init(&r->line, r->x.reply.limit);
+    r->streaming = true;
+    r->x.status = 200;
+    r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    return queue(r, response);
+}
+
+/* ------------------------------------------------------------------------------ requests */
+
+static enum MHD_Result add_header(void *cls, enum MHD_ValueKind kind, const char *name,
+                                  size_t name_len, const char *value, size_t value_len)
+{
+    (void)kind;
+    srv_head_add(cls, name, name_len, value, value_len);
+    return MHD_YES;
+}
+
+static enum MHD_Result add_param(void *cls, enum MHD_ValueKind kind, const char *name,
+                                 size_t name_len, const char *value, size_t value_len)
+{
+    (void)kind;
+    (void)name_len;
+    (void)value_len;
+    srv_head_add_param(cls, name, value);
+    return MHD_YES;
+}
+
+/* The first call of a request: its head is there. */
+static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, const char *path,
+                             const char *method, const char *version, void **ctx)
+{
+    struct peer *peer =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    struct request *r = peer ? calloc(1, sizeof(*r)) : NULL;
+    if (!r)
+        return MHD_NO;
+    srv_exchange_init(&r->x, h->app);
+    r->http = h;
+    r->connection = connection;
+    r->peer = peer;
+    r->started_ms = now_ms();
+    TAILQ_INSERT_TAIL(&h->live, r, live);
+    if (peer->is_idle)
+        TAILQ_REMOVE(&h->idle, peer, idle);
+    peer->is_idle = false;
+    *ctx = r;
+
+    srv_head head = {.http_1_0 = !strcmp(version, MHD_HTTP_VERSION_1_0)};
+    MHD_get_connection_values_n(connection, MHD_HEADER_KIND, add_header, &head);
+    MHD_get_connection_values_n(connection, MHD_GET_ARGUMENT_KIND, add_param, &head);
+    srv_admission admission = srv_admit(&r->x, &head, method, path);
+    if (admission == SRV_ADMITTED || !srv_head_has_body(&head))
+        /* Without a body the reply waits for the second call: one queued now would close. */
+        return admission == SRV_BROKEN ? queue_reply(r) : MHD_YES;
+    /* A short body is read before it is refused, so that the connection lives on. */
+    bool drain = admission == SRV_ANSWERED && !head.expects && r->x.status != 413 &&
+                 srv_head_content_length(&head) <= DRAIN_BYTES;
+    return drain ? MHD_YES : queue_reply(r);
+}
+
+static enum MHD_Result take_body(struct request *r, const char *data, size_t *size)
+{
+    srv_exchange *x = &r->x;
+    size_t n = *size;
+    *size = 0;
+    if (r->phase == SENDING) /* answered past the library */
+        return MHD_NO;
+    r->received += n;
+    if (!x->status) {
+        if (r->received > x->app->config->max_body_bytes)
+            srv_fail_with(x, 413, "body_too_large", NULL, "the body is larger than --max-body");
+        else if (!srv_exchange_hold(x, n, false))
+            srv_fail_with(x, 503, "busy_memory", NULL,
+                          "the requests in flight hold all of --body-memory");
+        else if (srv_buf_append(&x->body, data, n))
+            return MHD_YES;
+        else
+            srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
+        srv_exchange_drop(x, x->held_bytes);
+        srv_buf_free(&x->body);
+    }
+    r->drained += n;
+    if (r->drained <= DRAIN_BYTES)
+        return MHD_YES;
+    answer_raw(r);
+    return MHD_NO;
+}
+
+/* The whole request is there, and perhaps its reply: goes on as far as that goes. */
+static enum MHD_Result proceed(struct request *r)
+{
+    if (r->gone)
+        return MHD_NO;
+    if (r->phase == READING) {
+        r->phase = WORKING;
+        if (!r->x.status)
+            srv_exchange_start(&r->x);
+    }
+    switch (srv_exchange_advance(&r->x)) {
+    case SRV_NEXT_WAIT:
+        watch(r);
+        suspend(r);
+        return MHD_YES;
+    case SRV_NEXT_REPLY:
+        unwatch(r);
+        return queue_reply(r);
+    case SRV_NEXT_STREAM:
+        watch(r);
+        return queue_stream(r);
+    }
+    return MHD_NO;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *size, void **ctx)
+{
+    struct request *r = *ctx;
+    if (!r)
+        return begin(cls, connection, path, method, version, ctx);
+    if (*size)
+        return take_body(r, data, size);
+    return r->phase == SENDING ? MHD_YES : proceed(r);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **ctx,
+                         enum MHD_RequestTerminationCode code)
+{
+    srv_http *h = cls;
+    struct request *r = *ctx;
+    (void)connection;
+    if (!r)
+        return;
+    *ctx = NULL;
+    unwatch(r);
+    bool unanswered = r->phase != SENDING || r->gone;
+    unsigned status = unanswered ? 499 : r->x.status;
+    /* Harmless if its work is done. */
+    srv_exchange_abandon(&r->x);
+    if (r->close_at_ms)
+        shutdown(r->peer->fd, SHUT_RDWR);
+    int64_t now = now_ms();
+    size_t route = r->x.route ? srv_route_index(r->x.route) : SRV_METRICS_NO_ROUTE;
+    double seconds = (double)(now - r->started_ms) / 1000;
+    srv_metrics_request(h->app->metrics, route, status, seconds);
+    if (!unanswered && r->x.error_code)
+        srv_metrics_rejected(h->app->metrics, r->x.error_code);
+    srv_log(SRV_LOG_DEBUG, "request", "method=%s route=%s status=%u code=%s ms=%lld end=%d",
+            r->x.route ? r->x.route->method : "-", r->x.route ? r->x.route->template : "-", status,
+            r->x.error_code ? r->x.error_code : "-", (long long)(now - r->started_ms), (int)code);
+    TAILQ_REMOVE(&h->live, r, live);
+    TAILQ_INSERT_TAIL(&h->idle, r->peer, idle);
+    r->peer->is_idle = true;
+    r->peer->idle_since_ms = now;
+    r->connection = NULL;
+    r->peer = NULL;
+    srv_buf_free(&r->line);
+    srv_exchange_unref(&r->x);
+}
+
+/* --------------------------------------------------------------------------- connections */
+
+static void set_option(int fd, int level, int option, int value)
+{
+    /* What the kernel does not know it does without. */
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+/* How long a connection may stand still in the middle of something: longer than a stalled run may
+ * wait, which is to end as stalled. */
+static unsigned quiet_seconds(const srv_app *app)
+{
+    return (unsigned)app->config->stall_timeout_s + 30;
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **ctx,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    srv_http *h = cls;
+    struct peer *peer = *ctx;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (peer && peer->is_idle)
+            TAILQ_REMOVE(&h->idle, peer, idle);
+        free(peer);
+        *ctx = NULL;
+        return;
+    }
+    peer = calloc(1, sizeof(*peer));
+    if (!peer)
+        return; /* its first request is refused */
+    peer->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    peer->is_idle = true;
+    peer->idle_since_ms = now_ms();
+    TAILQ_INSERT_TAIL(&h->idle, peer, idle);
+    *ctx = peer;
+    /* A host that vanished is noticed by probes while nothing is sent, by time while it is. */
+    set_option(peer->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(peer->fd, IPPROTO_TCP, TCP_KEEPIDLE, 15);
+    set_option(peer->fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    set_option(peer->fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(peer->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)quiet_seconds(h->app) * 1000);
+    set_option(peer->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES);
+}
+
+/* ------------------------------------------------------------------------------ the loop */
+
+static void serve_woken(srv_http *h)
+{
+    uint64_t count;
+    if (read(h->app->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+        srv_log(SRV_LOG_ERROR, "http", "eventfd: %s", strerror(errno));
+    for (srv_exchange *x = srv_exchange_take_woken(h->app), *next; x; x = next) {
+        next = x->next_woken;
+        atomic_store(&x->is_woken, false);
+        struct request *r = (struct request *)(void *)x;
+        srv_exchange_note_end(x);
+        if (r->streaming && !r->close_at_ms && srv_exchange_stalled(x))
+            r->close_at_ms = now_ms() + STALLED_GRACE_MS;
+        if (r->connection)
+            resume(r);
+        srv_exchange_unref(x);
+    }
+}
+
+/* Ends what takes too long and keeps quiet streams alive. Once a second. */
+static void sweep(srv_http *h, int64_t now)
+{
+    struct peer *peer;
+    while ((peer = TAILQ_FIRST(&h->idle)) && now - peer->idle_since_ms > HEAD_TIMEOUT_MS) {
+        TAILQ_REMOVE(&h->idle, peer, idle);
+        peer->is_idle = false;
+        shutdown(peer->fd, SHUT_RDWR);
+    }
+    struct request *r;
+    TAILQ_FOREACH(r, &h->live, live)
+    {
+        if (r->phase == READING &&
+            now - r->started_ms > BODY_TIMEOUT_MS + (int64_t)(r->received / BODY_BYTES_PER_MS)) {
+            if (!r->x.status)
+                srv_fail_with(&r->x, 408, "timeout", NULL, "the body took too long to arrive");
+            answer_raw(r);
+        } else if (r->close_at_ms && now > r->close_at_ms && !r->gone) {
+            cut_off(r);
+        } else if (r->streaming && r->suspended && r->x.wants_sse &&
+                   now - r->last_sent_ms >= KEEP_ALIVE_MS) {
+            r->keep_alive_due = true;
+            resume(r);
+        }
+    }
+}
+
+static void turn(srv_http *h, int max_ms)
+{
+    struct epoll_event events[64];
+    MHD_UNSIGNED_LONG_LONG timeout;
+    int ms = max_ms;
+    bool woken = false;
+    /* The library's inner epoll is edge triggered: what it says is due must be asked for. */
+    if (MHD_get_timeout(h->daemon, &timeout) == MHD_YES && timeout < (unsigned)max_ms)
+        ms = (int)timeout;
+    int n = epoll_wait(h->epoll_fd, events, (int)(sizeof(events) / sizeof(events[0])), ms);
+    /* Those who left come first: what is done afterwards may free their requests. */
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == &h->app->wake_fd)
+            woken = true;
+        else if (events[i].data.ptr != h)
+            cut_off(events[i].data.ptr);
+    }
+    if (woken)
+        serve_woken(h);
+    /* Twice: the first may free a place at the connection limit, the second then listens again. */
+    MHD_run(h->daemon);
+    MHD_run(h->daemon);
+    int64_t now = now_ms();
+    if (now - h->swept_ms >= 1000) {
+        h->swept_ms = now;
+        sweep(h, now);
+    }
+}
+
+/* The library must not be stopped with a suspended connection: it would abort. */
+static void finish_all(srv_http *h)
+{
+    struct request *r;
+    MHD_quiesce_daemon(h->daemon);
+    close(h->listen_fd);
+    h->listen_fd = -1;
+    attn_engine_shutdown(h->app->engine);
+    TAILQ_FOREACH(r, &h->live, live)
+    {
+        if (r->phase != READING)
+            continue;
+        if (!r->x.status)
+            srv_fail_with(&r->x, 503, "shutting_down", NULL, "the server is shutting down");
+        answer_raw(r);
+    }
+    int64_t deadline = now_ms() + STOP_MS;
+    while (!TAILQ_EMPTY(&h->live) && now_ms() < deadline)
+        turn(h, 50);
+    TAILQ_FOREACH(r, &h->live, live)
+    cut_off(r);
+    /* Nobody suspends again: all that are left are gone. */
+    while (!TAILQ_EMPTY(&h->live) && now_ms() < deadline + 500)
+        turn(h, 10);
+}
+
+static void *run(void *arg)
+{
+    srv_http *h = arg;
+    while (!atomic_load(&h->app->stopping))
+        turn(h, 1000);
+    finish_all(h);
+    MHD_stop_daemon(h->daemon);
+    h->daemon = NULL;
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------- start and stop */
+
+srv_http *srv_http_open(srv_app *app, char *err, size_t err_size)
+{
+    srv_http *h = calloc(1, sizeof(*h));
+    if (!h) {
+        snprintf(err, err_size, "out of memory");
+        return NULL;
+    }
+    h->app = app;
+    h->epoll_fd = h->listen_fd = app->wake_fd = -1;
+    TAILQ_INIT(&h->idle);
+    TAILQ_INIT(&h->live);
+    h->listen_fd = srv_listen_bind(app->config->host, (unsigned)app->config->port, err, err_size);
+    if (h->listen_fd < 0)
+        goto fail;
+    app->port = srv_listen_name(h->listen_fd, app->url, sizeof(app->url));
+    h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    app->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &app->wake_fd};
+    if (h->epoll_fd < 0 || app->wake_fd < 0 ||
+        epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, app->wake_fd, &event)) {
+        snprintf(err, err_size, "cannot make an event loop: %s", strerror(errno));
+        goto fail;
+    }
+    return h;
+fail:
+    srv_http_close(h);
+    return NULL;
+}
+
+__attribute__((format(printf, 2, 0))) static void log_library(void *cls, const char *format,
+                                                              va_list args)
+{
+    (void)cls;
+    char text[512];
+    vsnprintf(text, sizeof(text), format, args);
+    srv_log(SRV_LOG_DEBUG, "libmicrohttpd", "%s", text);
+}
+
+bool srv_http_start(srv_http *h, char *err, size_t err_size)
+{
+    const srv_config *c = h->app->config;
+    if (listen(h->listen_fd, SOMAXCONN)) {
+        snprintf(err, err_size, "--port: cannot listen on %s: %s", h->app->url, strerror(errno));
+        return false;
+    }
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
+        MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        quiet_seconds(h->app), MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!h->daemon) {
+        snprintf(err, err_size, "cannot start the HTTP library");
+        return false;
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = h};
+    int fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    if (epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, fd, &event) ||
+        pthread_create(&h->thread, NULL, run, h)) {
+        snprintf(err, err_size, "cannot start the HTTP loop");
+        MHD_stop_daemon(h->daemon);
+        h->daemon = NULL;
+        return false;
+    }
+    return true;
+}
+
+void srv_http_stop(srv_http *h)
+{
+    uint64_t one = 1;
+    atomic_store(&h->app->stopping, true);
+    if (write(h->app->wake_fd, &one, sizeof(one)) < 0)
+        srv_log(SRV_LOG_ERROR, "http", "eventfd: %s", strerror(errno));
+    pthread_join(h->thread, NULL);
+}
+
+void srv_http_close(srv_http *h)
+{
+    if (!h)
+        return;
+    /* Exchanges that ended after the loop. */
+    for (srv_exchange *x = srv_exchange_take_woken(h->app), *next; x; x = next) {
+        next = x->next_woken;
+        srv_exchange_unref(x);
+    }
+    if (h->listen_fd >= 0)
+        close(h->listen_fd);
+    if (h->epoll_fd >= 0)
+        close(h->epoll_fd);
+    if (h->app->wake_fd >= 0)
+        close(h->app->wake_fd);
+    free(h);
+}

@@ -1,0 +1,245 @@
+#include "server/wire.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/json/json_write.h"
+
+static const struct {
+    unsigned status;
+    const char *code;
+} engine_errors[] = {
+    [ATTN_E_INVALID] = {400, "invalid_request"},
+    [ATTN_E_CONTEXT_LENGTH] = {400, "context_length_exceeded"},
+    [ATTN_E_SESSION_NOT_FOUND] = {404, "session_not_found"},
+    [ATTN_E_MODEL_NOT_FOUND] = {404, "model_not_found"},
+    [ATTN_E_SESSION_BUSY] = {409, "session_busy"},
+    [ATTN_E_SESSION_EXISTS] = {409, "session_exists"},
+    [ATTN_E_LENGTH_MISMATCH] = {409, "length_mismatch"},
+    [ATTN_E_MODEL_MISMATCH] = {409, "model_mismatch"},
+    [ATTN_E_INPUTS_NOT_KEPT] = {409, "inputs_not_kept"},
+    [ATTN_E_CANCELLED] = {409, "cancelled"},
+    [ATTN_E_NON_FINITE] = {422, "non_finite"},
+    [ATTN_E_QUEUE_FULL] = {429, "queue_full"},
+    [ATTN_E_TOO_MANY_SESSIONS] = {429, "too_many_sessions"},
+    [ATTN_E_KV_BUDGET] = {507, "kv_budget_exceeded"},
+    [ATTN_E_SHUTTING_DOWN] = {503, "shutting_down"},
+    [ATTN_E_NOT_SUPPORTED] = {501, "not_supported"},
+    [ATTN_E_NO_MEMORY] = {503, "busy_memory"},
+};
+
+srv_error srv_error_of_engine(const attn_error *error)
+{
+    srv_error e = {.status = 500, .code = "internal", .message = error->message};
+    size_t status = (size_t)error->status;
+    if (status < sizeof(engine_errors) / sizeof(engine_errors[0]) && engine_errors[status].code) {
+        e.status = engine_errors[status].status;
+        e.code = engine_errors[status].code;
+    }
+    e.param = error->param;
+    e.n_details = error->n_details;
+    for (unsigned i = 0; i < error->n_details; i++) {
+        e.details[i].name = error->details[i].name;
+        e.details[i].value = error->details[i].value;
+    }
+    return e;
+}
+
+static void put_string(srv_buf *b, const char *s)
+{
+    srv_json_string(b, s, strlen(s));
+}
+
+/* The shortest of the usual three precisions that reads back to the same double. */
+static void put_double(srv_buf *b, double v)
+{
+    char text[40];
+    if (!isfinite(v)) {
+        b->failed = true;
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    srv_buf_puts(b, text);
+}
+
+void srv_wire_error(srv_buf *b, const srv_error *e)
+{
+    srv_buf_printf(b, "{\"code\":\"%s\",\"message\":", e->code);
+    put_string(b, e->message);
+    srv_buf_puts(b, ",\"param\":");
+    if (e->param)
+        put_string(b, e->param);
+    else
+        srv_buf_puts(b, "null");
+    if (e->n_details) {
+        srv_buf_puts(b, ",\"details\":{");
+        for (unsigned i = 0; i < e->n_details; i++)
+            srv_buf_printf(b, "%s\"%s\":%" PRIu64, i ? "," : "", e->details[i].name,
+                           e->details[i].value);
+        srv_buf_puts(b, "}");
+    }
+    srv_buf_puts(b, "}");
+}
+
+void srv_wire_kv(srv_buf *b, const attn_kv_info *kv, bool with_dtype)
+{
+    srv_buf_puts(b, "{");
+    if (with_dtype)
+        srv_buf_printf(b, "\"dtype\":\"%s\",", attn_dtype_name(kv->dtype));
+    srv_buf_printf(b,
+                   "\"bytes\":%" PRIu64 ",\"shared_bytes\":%" PRIu64 ",\"reserved_bytes\":%" PRIu64
+                   ",\"pages\":%" PRIu64 "}",
+                   kv->bytes, kv->shared_bytes, kv->reserved_bytes, kv->n_pages);
+}
+
+void srv_wire_session(srv_buf *b, const attn_session_info *info)
+{
+    srv_buf_puts(b, "{\"session\":");
+    put_string(b, info->id);
+    srv_buf_puts(b, ",\"model\":");
+    put_string(b, info->model);
+    srv_buf_printf(b, ",\"length\":%" PRIu64 ",\"state\":\"%s\",\"kv\":", info->length,
+                   attn_session_state_name(info->state));
+    srv_wire_kv(b, &info->kv, true);
+    srv_buf_printf(b,
+                   ",\"inputs_bytes\":%" PRIu64 ",\"created\":%" PRId64 ",\"last_used\":%" PRId64
+                   ",\"ttl_s\":%" PRIu32 ",\"in_flight\":%s}",
+                   info->inputs_bytes, info->created_s, info->last_used_s, info->ttl_s,
+                   info->in_flight ? "true" : "false");
+}
+
+void srv_wire_totals(srv_buf *b, const attn_totals *t)
+{
+    srv_buf_printf(b, "{\"sessions\":%" PRIu64 ",\"positions\":%" PRIu64 ",\"kv\":", t->sessions,
+                   t->positions);
+    srv_wire_kv(b, &t->kv, false);
+    srv_buf_printf(b,
+                   ",\"inputs_bytes\":%" PRIu64 ",\"budget_bytes\":%" PRIu64
+                   ",\"available_bytes\":%" PRIu64 "}",
+                   t->inputs_bytes, t->budget_bytes, t->available_bytes);
+}
+
+/* What config.json calls a dtype. */
+static const char *torch_dtype(attn_dtype dtype)
+{
+    return dtype == ATTN_F32 ? "float32" : attn_dtype_name(dtype);
+}
+
+void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config)
+{
+    attn_model_info m;
+    attn_model_get(engine, index, &m);
+    srv_buf_puts(b, "{\"name\":");
+    put_string(b, m.name);
+    srv_buf_printf(b,
+                   ",\"model_type\":\"%s\",\"built_in\":%s,\"random_weights\":%s"
+                   ",\"hidden_size\":%" PRIu32 ",\"num_hidden_layers\":%" PRIu32
+                   ",\"num_attention_heads\":%" PRIu32 ",\"num_key_value_heads\":%" PRIu32
+                   ",\"head_dim\":%" PRIu32 ",\"max_position_embeddings\":%" PRIu64
+                   ",\"rope_theta\":",
+                   m.model_type, m.built_in ? "true" : "false", m.random_weights ? "true" : "false",
+                   m.hidden_size, m.num_hidden_layers, m.num_attention_heads, m.num_key_value_heads,
+                   m.head_dim, m.max_position_embeddings);
+    put_double(b, m.rope_theta);
+    srv_buf_puts(b, ",\"rms_norm_eps\":");
+    put_double(b, m.rms_norm_eps);
+    srv_buf_printf(b,
+                   ",\"qk_norm\":%s,\"torch_dtype\":\"%s\",\"parameters\":%" PRIu64
+                   ",\"weights_bytes\":%" PRIu64 ",\"kv_bytes_per_position\":{\"f32\":%" PRIu64
+                   "},\"input_bytes_per_position\":%" PRIu64 ",\"sessions\":%" PRIu64,
+                   m.qk_norm ? "true" : "false", torch_dtype(m.weights_dtype), m.n_parameters,
+                   m.weights_bytes, m.kv_bytes_per_position, m.input_bytes_per_position,
+                   m.n_sessions);
+    srv_buf_printf(b,
+                   ",\"numerics\":%d,\"kernels\":\"%s\",\"threads\":%u"
+                   ",\"limits\":{\"page_positions\":%d,\"max_body_bytes\":%" PRIu64
+                   ",\"max_sessions\":%" PRIu64 ",\"queue\":%" PRIu64 "}",
+                   ATTN_NUMERICS, attn_engine_kernels(engine), attn_engine_threads(engine),
+                   ATTN_PAGE_POSITIONS, config->max_body_bytes, config->max_sessions,
+                   config->queue);
+    srv_buf_puts(b, ",\"example\":{\"model\":");
+    put_string(b, m.name);
+    srv_buf_puts(b, ",\"inputs\":[[1");
+    for (uint32_t i = 1; i < m.hidden_size; i++)
+        srv_buf_puts(b, ",0");
+    srv_buf_puts(b, "]]}}");
+}
+
+static void put_timing(srv_buf *b, const attn_result *r)
+{
+    srv_buf_puts(b, ",\"timing\":{\"queue_ms\":");
+    srv_json_ms(b, r->queue_ms);
+    srv_buf_puts(b, ",\"compute_ms\":");
+    srv_json_ms(b, r->compute_ms);
+    srv_buf_puts(b, "}");
+}
+
+void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output)
+{
+    srv_buf_puts(b, "{\"session\":");
+    put_string(b, r->session.id);
+    srv_buf_puts(b, ",\"model\":");
+    put_string(b, r->session.model);
+    srv_buf_printf(b, ",\"length\":%" PRIu64 ",\"appended\":%" PRIu64, r->session.length,
+                   r->appended);
+    if (with_output) {
+        srv_buf_puts(b, ",\"output\":");
+        srv_json_rows(b, r->outputs, r->n_outputs, r->output_size);
+    }
+    srv_buf_puts(b, ",\"kv\":");
+    srv_wire_kv(b, &r->session.kv, true);
+    put_timing(b, r);
+    srv_buf_puts(b, "}");
+}
+
+void srv_wire_step(srv_buf *b, const srv_step *step, size_t row_size)
+{
+    srv_buf_printf(
+        b, "{\"step\":%" PRIu64 ",\"position\":%" PRIu64 ",\"length\":%" PRIu64 ",\"output\":",
+        step->step, step->position, step->length);
+    srv_json_floats(b, step->output, row_size);
+    srv_buf_puts(b, "}");
+}
+
+void srv_wire_done(srv_buf *b, const attn_result *r, srv_stream *steps)
+{
+    srv_buf_puts(b, "{\"done\":true,\"session\":");
+    put_string(b, r->session.id);
+    srv_buf_printf(b, ",\"reason\":\"%s\",\"length\":%" PRIu64 ",\"steps\":%" PRIu64,
+                   attn_reason_name(r->reason), r->session.length, r->steps);
+    put_timing(b, r);
+    if (r->reason == ATTN_REASON_ERROR) {
+        srv_error e = srv_error_of_engine(&r->error);
+        srv_buf_puts(b, ",\"error\":");
+        srv_wire_error(b, &e);
+    }
+    if (steps) {
+        size_t n = srv_stream_count(steps), row_size = srv_stream_row_size(steps);
+        srv_buf_puts(b, ",\"events\":[");
+        for (size_t i = 0; i < n; i++) {
+            if (i)
+                srv_buf_puts(b, ",");
+            srv_wire_step(b, srv_stream_at(steps, i), row_size);
+        }
+        srv_buf_puts(b, "]");
+        if (n == 1) {
+            srv_buf_puts(b, ",\"output\":");
+            srv_json_floats(b, srv_stream_at(steps, 0)->output, row_size);
+        }
+    }
+    srv_buf_puts(b, "}");
+}
+
+void srv_wire_verify(srv_buf *b, const attn_result *r)
+{
+    srv_buf_printf(b, "{\"length\":%" PRIu64 ",\"max_abs_diff\":", r->session.length);
+    put_double(b, r->verify_max_abs_diff);
+    srv_buf_printf(b, ",\"bit_identical\":%s}", r->verify_bit_identical ? "true" : "false");
+}

@@ -1,0 +1,52 @@
+/* The wire's JSON objects, made from the engine's structs, and its errors.
+ *
+ * Thread: pure functions on the caller's buffer. What does not fit marks the buffer as failed. */
+#ifndef SRV_WIRE_H
+#define SRV_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "server/buf.h"
+#include "server/config.h"
+#include "server/stream.h"
+
+#define SRV_ERROR_DETAILS ATTN_ERROR_DETAILS
+
+/* One error of the contract. Strings are static or live as long as what they were taken from. */
+typedef struct srv_error {
+    unsigned status; /* HTTP's */
+    const char *code, *message;
+    const char *param; /* a name from the contract, or NULL */
+    unsigned n_details;
+    struct {
+        const char *name;
+        uint64_t value;
+    } details[SRV_ERROR_DETAILS];
+} srv_error;
+
+/* The contract's status and code for an engine error. Owner: `message` is borrowed. */
+srv_error srv_error_of_engine(const attn_error *error);
+
+/* {"code":...,"message":...,"param":...,"details":{...}} */
+void srv_wire_error(srv_buf *b, const srv_error *error);
+
+/* {"dtype":...,"bytes":...,...}; without dtype for a sum over sessions. */
+void srv_wire_kv(srv_buf *b, const attn_kv_info *kv, bool with_dtype);
+/* A session: S of the contract. */
+void srv_wire_session(srv_buf *b, const attn_session_info *info);
+void srv_wire_totals(srv_buf *b, const attn_totals *totals);
+/* `example` is a prefill of one row that works. */
+void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config);
+
+/* The reply of a prefill; the rows it shows are what result->outputs holds. */
+void srv_wire_prefill(srv_buf *b, const attn_result *result, bool with_output);
+/* {"step":...,"position":...,"length":...,"output":[...]} */
+void srv_wire_step(srv_buf *b, const srv_step *step, size_t row_size);
+/* {"done":true,...} and, if `steps` is set, its events and a single step's output. */
+void srv_wire_done(srv_buf *b, const attn_result *result, srv_stream *steps);
+void srv_wire_verify(srv_buf *b, const attn_result *result);
+
+#endif
