@@ -1,0 +1,100 @@
+/* session.h: one session: its KV cache as a page table, its inputs, its last output.
+ *
+ * Who may touch what:
+ * - "fixed" fields are written before the session is published and never again;
+ * - "table" fields belong to the session table and are read and written under its stripe's lock
+ *   (sessions.h);
+ * - "held" fields belong to whoever holds the session busy (a job on the scheduler, or a verb);
+ *   the atomic ones among them may be read by anyone.
+ *
+ * Page layout, f32: [layer][kv_head]{ K [head_dim][16], V [16][head_dim] }, then, when inputs are
+ * kept, inputs [16][hidden_size]. K stands transposed, after RoPE, so that the lanes of a vector
+ * are the keys of a page; V stands in rows, so that the lanes are its elements.
+ */
+#ifndef ATTN_SESSION_H
+#define ATTN_SESSION_H
+
+#include "engine/cache/arena.h"
+#include "engine/model/model.h"
+
+struct attn_job;
+
+typedef struct attn_session {
+    /* fixed */
+    char id[ATTN_ID_MAX + 1];
+    uint64_t hash;
+    attn_model *model;
+    attn_arena *arena;
+    attn_page_class *pages;
+    attn_dtype kv_dtype;
+    bool keep_inputs;
+    uint32_t ttl_s;
+    int64_t created_s;
+
+    /* table */
+    struct attn_session *next; /* in its bucket */
+    uint32_t references;       /* the table, the holder and each waiter or verb at work */
+    uint32_t n_waiting;        /* jobs that wait for it, served before newcomers */
+    bool removed, busy;
+    attn_session_state state;
+    struct attn_job *job; /* the holder, when it is a job */
+    int64_t last_used_s;
+
+    /* held */
+    _Atomic uint64_t length;         /* committed positions */
+    _Atomic uint64_t n_pages;        /* page_table[0, n_pages) are taken */
+    _Atomic uint64_t reserved_pages; /* promised to the running job */
+    uint32_t *page_table;
+    size_t page_table_capacity;
+    float *last_output; /* [hidden_size] */
+    bool has_last_output;
+} attn_session;
+
+/* Bytes of budget that a session costs before its first position. */
+uint64_t attn_session_record_bytes(const attn_model *model);
+
+/* Makes a session of `length` 0 that nothing refers to yet, its record charged to the arena from
+ * an existing reservation of attn_session_record_bytes. NULL when out of memory (the reservation
+ * then stands). Owner: attn_session_free. */
+attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *arena,
+                               attn_page_class *pages, bool keep_inputs, uint32_t ttl_s);
+/* Returns everything to the arena. */
+void attn_session_free(attn_session *session);
+
+/* Sets the committed length and keeps the model's count of positions. A session without an id (the
+ * temporary one of a verify) is not counted. */
+void attn_session_commit(attn_session *session, uint64_t length);
+
+/* Reserves the pages, and grows the page table, for positions up to `length`. The caller holds the
+ * session. Errors: KV_BUDGET, NO_MEMORY; the session is then unchanged. */
+ATTN_MUST_CHECK attn_status attn_session_reserve(attn_session *session, uint64_t length,
+                                                 attn_error *err);
+/* Takes the pages of positions below `length` out of the reservation; cannot fail. */
+void attn_session_take_pages(attn_session *session, uint64_t length);
+/* Returns the rest of the reservation, and pages and table past `length`, which becomes the
+ * committed length. The last output is forgotten when the length shrinks. */
+void attn_session_settle(attn_session *session, uint64_t length);
+
+/* K and V of a KV head in the page that holds `position`: K at [i * 16 + position % 16], V at
+ * [(position % 16) * head_dim + i]. */
+static inline float *attn_session_page(const attn_session *session, uint64_t position)
+{
+    return attn_page_data(session->pages,
+                          session->page_table[position / ATTN_PAGE_POSITIONS]);
+}
+
+/* The offset in floats of a (layer, kv head) block's K in a page; its V follows 16 head_dim later. */
+static inline size_t attn_page_block(const attn_config *c, size_t layer, size_t kv_head)
+{
+    return (layer * c->num_key_value_heads + kv_head) * 2 * ATTN_PAGE_POSITIONS * c->head_dim;
+}
+
+/* The kept input row of a position, [hidden_size]. */
+static inline float *attn_session_input(const attn_session *session, uint64_t position)
+{
+    return attn_session_page(session, position) +
+           attn_page_kv_bytes(session->pages) / sizeof(float) +
+           position % ATTN_PAGE_POSITIONS * session->model->config.hidden_size;
+}
+
+#endif

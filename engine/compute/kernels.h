@@ -1,0 +1,97 @@
+/* kernels.h: the numeric primitives, one table per instruction set, chosen at run time.
+ *
+ * Every variant computes the same bits (laws L1, L2, L5). What makes that so:
+ * - An output element is one fixed sequence of fused multiply-adds over the summed index, in
+ *   increasing order, from +0 or from the value that stands there. Vector lanes run over outputs,
+ *   never over the summed index.
+ * - A reduction to one number runs in 16 virtual lanes (absolute index modulo 16), then in one
+ *   tree: lanes i and i+8, then i+4, i+2, i+1.
+ * - exp is one polynomial, written with the same operations everywhere (kernels_scalar.c).
+ * - Division and square root are IEEE operations, no approximations; FTZ and DAZ are set on every
+ *   compute thread (attn_kernels_thread_init).
+ * kernels_scalar.c is the reference and reads like the formulas; kernels_simd.h is written once
+ * for AVX2 and AVX-512. A new variant fills the table and adds itself to kernels.c.
+ *
+ * Thread: every function may run on many threads at once, on disjoint outputs.
+ */
+#ifndef ATTN_KERNELS_H
+#define ATTN_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define ATTN_LANES 16          /* virtual lanes; also the positions of a KV page */
+#define ATTN_PANEL 32          /* outputs in a packed weight panel */
+#define ATTN_QUERY_ROWS 12     /* most query vectors in one call of scores and mix */
+
+typedef struct attn_kernels {
+    const char *name;
+
+    /* One panel of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c].
+     * Shapes: x [m, k] rows `ldx` apart, panel [k, ATTN_PANEL] packed, y [m, n] rows `ldy` apart,
+     * n <= ATTN_PANEL. */
+    void (*matmul)(size_t m, size_t n, size_t k, const float *x, size_t ldx, const float *panel,
+                   float *y, size_t ldy);
+
+    /* Scaled scores of query vectors against whole pages of keys:
+     * s[r][16 p + j] = scale * sum over i of q[r][i] * pages[p][i][j].
+     * Shapes: q [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS; pages: n_pages pointers to
+     * [head_dim, 16]; s [m, 16 n_pages] rows `lds` apart. */
+    void (*scores)(size_t m, size_t head_dim, float scale, const float *q,
+                   const float *const *pages, size_t n_pages, float *s, size_t lds);
+
+    /* Softmax of one row, unnormalised, in place: s[i] <- exp(s[i] - max), *max, *sum.
+     * Shapes: s [n], n >= 1; whole vectors of 16 are read and written, so s has room for n rounded
+     * up to 16. s[0] is a key whose absolute position is a multiple of 16.
+     * Returns false when any s[i] was infinite or NaN. */
+    bool (*softmax)(size_t n, float *s, float *max, float *sum);
+
+    /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * v[j][c], j in order.
+     * Shapes: p [m, n] rows `ldp` apart, v [n, head_dim] contiguous, n <= 16, o [m, head_dim]
+     * contiguous, m <= ATTN_QUERY_ROWS. */
+    void (*mix)(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp, const float *v,
+                float *o);
+
+    /* o[i] = o[i] * a + b * p[i], the second product fused. */
+    void (*merge)(size_t n, float a, float *o, float b, const float *p);
+
+    /* o[i] = o[i] * a. */
+    void (*scale)(size_t n, float a, float *o);
+
+    /* y[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i]; y may be x. */
+    void (*rmsnorm)(size_t n, float eps, const float *x, const float *weight, float *y);
+
+    /* Rotates pairs (i, i + half) of x by the angles whose cosines and sines are given:
+     * x[i] = x[i] cos[i] - x[i+half] sin[i]; x[i+half] = x[i+half] cos[i] + x[i] sin[i]. */
+    void (*rope)(size_t half, float *x, const float *cos, const float *sin);
+
+    /* True when no element is infinite or NaN. */
+    bool (*finite)(size_t n, const float *x);
+} attn_kernels;
+
+extern const attn_kernels attn_kernels_scalar, attn_kernels_avx2, attn_kernels_avx512;
+
+/* The table with that name, or for "auto" the widest this processor runs. NULL: no such name, or
+ * the processor lacks it. */
+const attn_kernels *attn_kernels_select(const char *name);
+
+/* exp(x) for x <= 0, the bits that softmax computes. */
+float attn_exp(float x);
+
+/* Sets the floating-point mode (flush subnormals to zero, read them as zero, round to nearest).
+ * Each thread that computes calls it once. */
+void attn_kernels_thread_init(void);
+
+/* The constants of exp, shared by every variant (kernels_scalar.c has the formula). */
+#define ATTN_EXP_MIN (-87.0f)
+#define ATTN_EXP_LOG2E 1.44269504f
+#define ATTN_EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
+#define ATTN_EXP_LN2_HIGH 0.693145752f
+#define ATTN_EXP_LN2_LOW 1.42860677e-6f
+#define ATTN_EXP_C6 1.38888889e-3f
+#define ATTN_EXP_C5 8.33333377e-3f
+#define ATTN_EXP_C4 4.16666679e-2f
+#define ATTN_EXP_C3 0.166666672f
+#define ATTN_EXP_C2 0.5f
+
+#endif

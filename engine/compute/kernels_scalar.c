@@ -1,0 +1,156 @@
+/* kernels_scalar.c: the reference: plain loops that read like the formulas (kernels.h).
+ * fmaf is one rounding, in hardware where the processor has it and exact in libm where not. */
+#include "engine/compute/kernels.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static void scalar_matmul(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                          const float *panel, float *y, size_t ldy)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t c = 0; c < n; c++) {
+            float sum = 0.0f;
+            for (size_t i = 0; i < k; i++)
+                sum = fmaf(x[r * ldx + i], panel[i * ATTN_PANEL + c], sum);
+            y[r * ldy + c] = sum;
+        }
+    }
+}
+
+static void scalar_scores(size_t m, size_t head_dim, float scale, const float *q,
+                          const float *const *pages, size_t n_pages, float *s, size_t lds)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t p = 0; p < n_pages; p++) {
+            for (size_t j = 0; j < ATTN_LANES; j++) {
+                float sum = 0.0f;
+                for (size_t i = 0; i < head_dim; i++)
+                    sum = fmaf(q[r * head_dim + i], pages[p][i * ATTN_LANES + j], sum);
+                s[r * lds + p * ATTN_LANES + j] = sum * scale;
+            }
+        }
+    }
+}
+
+/* exp(x) = 2^n * e^r with n = round(x * log2(e)) and r = x - n * ln(2), |r| <= 0.35, e^r by its
+ * Taylor polynomial of degree 6. Relative error below 3e-7. Below ATTN_EXP_MIN the result is 0,
+ * which keeps it out of the subnormal range. NaN gives NaN or 0; callers detect it elsewhere. */
+float attn_exp(float x)
+{
+    if (!(x >= ATTN_EXP_MIN))
+        return 0.0f;
+    float shifted = fmaf(x, ATTN_EXP_LOG2E, ATTN_EXP_MAGIC);
+    float n = shifted - ATTN_EXP_MAGIC;
+    float r = fmaf(n, -ATTN_EXP_LN2_HIGH, x);
+    r = fmaf(n, -ATTN_EXP_LN2_LOW, r);
+    float e = ATTN_EXP_C6;
+    e = fmaf(e, r, ATTN_EXP_C5);
+    e = fmaf(e, r, ATTN_EXP_C4);
+    e = fmaf(e, r, ATTN_EXP_C3);
+    e = fmaf(e, r, ATTN_EXP_C2);
+    e = fmaf(e, r, 1.0f);
+    e = fmaf(e, r, 1.0f);
+    /* The low bits of `shifted` hold n; adding them to the exponent field multiplies by 2^n. */
+    uint32_t n_bits, e_bits;
+    memcpy(&n_bits, &shifted, 4);
+    memcpy(&e_bits, &e, 4);
+    e_bits += n_bits << 23;
+    memcpy(&e, &e_bits, 4);
+    return e;
+}
+
+/* The one tree in which 16 lanes are summed. */
+static float tree_sum(const float lanes[ATTN_LANES])
+{
+    float t[ATTN_LANES];
+    memcpy(t, lanes, sizeof t);
+    for (size_t width = ATTN_LANES / 2; width >= 1; width /= 2) {
+        for (size_t i = 0; i < width; i++)
+            t[i] += t[i + width];
+    }
+    return t[0];
+}
+
+static bool scalar_softmax(size_t n, float *s, float *max, float *sum)
+{
+    float largest = -INFINITY, probe = 0.0f;
+    for (size_t i = 0; i < n; i++) {
+        probe = fmaf(s[i], 0.0f, probe); /* turns NaN at the first infinity or NaN */
+        largest = s[i] > largest ? s[i] : largest;
+    }
+    float lanes[ATTN_LANES] = {0};
+    for (size_t i = 0; i < n; i++) {
+        s[i] = attn_exp(s[i] - largest);
+        lanes[i % ATTN_LANES] += s[i];
+    }
+    *max = largest;
+    *sum = tree_sum(lanes);
+    return probe == 0.0f;
+}
+
+static void scalar_mix(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
+                       const float *v, float *o)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t c = 0; c < head_dim; c++) {
+            float sum = o[r * head_dim + c];
+            for (size_t j = 0; j < n; j++)
+                sum = fmaf(p[r * ldp + j], v[j * head_dim + c], sum);
+            o[r * head_dim + c] = sum;
+        }
+    }
+}
+
+static void scalar_merge(size_t n, float a, float *o, float b, const float *p)
+{
+    for (size_t i = 0; i < n; i++)
+        o[i] = fmaf(b, p[i], o[i] * a);
+}
+
+static void scalar_scale(size_t n, float a, float *o)
+{
+    for (size_t i = 0; i < n; i++)
+        o[i] *= a;
+}
+
+static void scalar_rmsnorm(size_t n, float eps, const float *x, const float *weight, float *y)
+{
+    float lanes[ATTN_LANES] = {0};
+    for (size_t i = 0; i < n; i++)
+        lanes[i % ATTN_LANES] = fmaf(x[i], x[i], lanes[i % ATTN_LANES]);
+    float inverse = 1.0f / sqrtf(tree_sum(lanes) / (float)n + eps);
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * inverse * weight[i];
+}
+
+static void scalar_rope(size_t half, float *x, const float *cos, const float *sin)
+{
+    for (size_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cos[i] - b * sin[i];
+        x[i + half] = b * cos[i] + a * sin[i];
+    }
+}
+
+static bool scalar_finite(size_t n, const float *x)
+{
+    float probe = 0.0f;
+    for (size_t i = 0; i < n; i++)
+        probe = fmaf(x[i], 0.0f, probe);
+    return probe == 0.0f;
+}
+
+const attn_kernels attn_kernels_scalar = {
+    .name = "scalar",
+    .matmul = scalar_matmul,
+    .scores = scalar_scores,
+    .softmax = scalar_softmax,
+    .mix = scalar_mix,
+    .merge = scalar_merge,
+    .scale = scalar_scale,
+    .rmsnorm = scalar_rmsnorm,
+    .rope = scalar_rope,
+    .finite = scalar_finite,
+};

@@ -1,0 +1,423 @@
+#include "engine/engine.h"
+
+#include "engine/engine_state.h"
+#include "engine/sched/job.h"
+#include "engine/sched/scheduler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------- open and close */
+
+static bool model_name_valid(const char *name)
+{
+    return attn_session_id_valid(name);
+}
+
+/* The folder's last component, without trailing slashes, into `name`. */
+static bool folder_name(const char *dir, char name[ATTN_MODEL_NAME_MAX + 1])
+{
+    size_t end = strlen(dir);
+    while (end > 0 && dir[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && dir[begin - 1] != '/')
+        begin--;
+    if (end - begin > ATTN_MODEL_NAME_MAX)
+        return false;
+    memcpy(name, dir + begin, end - begin);
+    name[end - begin] = '\0';
+    return true;
+}
+
+static attn_status load_sources(attn_engine *engine, const attn_options *options, attn_error *err)
+{
+    for (size_t i = 0; i < options->n_models; i++) {
+        const attn_model_source *source = &options->models[i];
+        char name[ATTN_MODEL_NAME_MAX + 1] = "";
+        bool ok = source->name != NULL ? strlen(source->name) <= ATTN_MODEL_NAME_MAX
+                                       : folder_name(source->dir, name);
+        if (ok && source->name != NULL)
+            memcpy(name, source->name, strlen(source->name) + 1);
+        if (!ok || !model_name_valid(name))
+            return attn_fail(err, ATTN_E_INVALID, "models",
+                             "a model's name is 1-64 characters of A-Z a-z 0-9 . _ : - "
+                             "(--model NAME=DIR gives one)");
+        if (attn_model_find(engine, name) >= 0 && engine->n_models > 0)
+            return attn_fail(err, ATTN_E_INVALID, "models", "two models are named %s", name);
+        attn_model *model =
+            attn_model_load(name, source->dir,
+                            options->has_random_seed ? &options->random_seed : NULL, err);
+        if (model == NULL)
+            return err == NULL ? ATTN_E_FORMAT : err->status;
+        engine->models[engine->n_models++].model = model;
+    }
+    return ATTN_OK;
+}
+
+/* Named models come first, in their order, then the built-in ones that none of them replaces. */
+static attn_status load_models(attn_engine *engine, const attn_options *options, attn_error *err)
+{
+    engine->models = attn_alloc(options->n_models + attn_builtin_count(), sizeof *engine->models);
+    if (engine->models == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+    attn_status status = load_sources(engine, options, err);
+    for (size_t i = 0; status == ATTN_OK && i < attn_builtin_count(); i++) {
+        if (engine->n_models > 0 && attn_model_find(engine, attn_builtin_name(i)) >= 0)
+            continue;
+        attn_model *model = attn_model_load_builtin(i, err);
+        if (model == NULL)
+            return ATTN_E_FORMAT;
+        engine->models[engine->n_models++].model = model;
+    }
+    for (size_t i = 0; status == ATTN_OK && i < engine->n_models; i++) {
+        attn_served_model *served = &engine->models[i];
+        const attn_config *c = &served->model->config;
+        size_t kv = attn_page_block(c, c->num_hidden_layers, 0) * sizeof(float);
+        size_t inputs = (size_t)ATTN_PAGE_POSITIONS * c->hidden_size * sizeof(float);
+        for (size_t keep = 0; status == ATTN_OK && keep < 2; keep++) {
+            served->pages[keep] = attn_arena_add_class(engine->arena, kv, keep ? inputs : 0, err);
+            status = served->pages[keep] == NULL ? ATTN_E_NO_MEMORY : ATTN_OK;
+        }
+    }
+    return status;
+}
+
+static attn_status start_compute(attn_engine *engine, attn_error *err)
+{
+    attn_model **models = attn_alloc(engine->n_models, sizeof(attn_model *));
+    if (models == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+    for (size_t i = 0; i < engine->n_models; i++)
+        models[i] = engine->models[i].model;
+    engine->sessions = attn_sessions_create(engine->options.max_sessions);
+    engine->pool = attn_pool_create(engine->options.n_threads);
+    if (engine->pool != NULL)
+        engine->forward =
+            attn_forward_create(engine->pool, engine->kernels, models, engine->n_models);
+    attn_free(models);
+    if (engine->sessions != NULL && engine->forward != NULL)
+        engine->scheduler = attn_scheduler_create(engine);
+    if (engine->scheduler == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "no memory or threads for the engine");
+    return ATTN_OK;
+}
+
+attn_engine *attn_engine_open(const attn_options *options, attn_error *err)
+{
+    attn_engine *engine = attn_alloc(1, sizeof *engine);
+    if (engine == NULL) {
+        attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+        return NULL;
+    }
+    engine->options = *options;
+    engine->batch_size.least = 1;
+    engine->queue_seconds.least = 1e-5;
+    engine->ttft_seconds.least = 1e-5;
+    engine->step_seconds.least = 1e-5;
+    engine->kernels = attn_kernels_select(options->kernels);
+    attn_status status = ATTN_OK;
+    if (engine->kernels == NULL)
+        status = attn_fail(err, ATTN_E_INVALID, "kernels",
+                           "there are no such kernels, or this processor cannot run them");
+    else if (options->n_threads < 1 || options->n_threads > 1024)
+        status = attn_fail(err, ATTN_E_INVALID, "threads", "from 1 to 1024 threads");
+    if (status == ATTN_OK) {
+        engine->arena = attn_arena_create(options->kv_memory_bytes, err);
+        status = engine->arena == NULL ? ATTN_E_NO_MEMORY : ATTN_OK;
+    }
+    if (status == ATTN_OK)
+        status = load_models(engine, options, err);
+    if (status == ATTN_OK)
+        status = start_compute(engine, err);
+    if (status != ATTN_OK) {
+        attn_engine_close(engine);
+        return NULL;
+    }
+    return engine;
+}
+
+void attn_engine_shutdown(attn_engine *engine)
+{
+    engine->shutting_down = true;
+    attn_scheduler_kick(engine->scheduler);
+}
+
+void attn_engine_close(attn_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    engine->shutting_down = true;
+    attn_scheduler_destroy(engine->scheduler);
+    attn_sessions_destroy(engine->sessions);
+    attn_forward_destroy(engine->forward);
+    attn_pool_destroy(engine->pool);
+    for (size_t i = 0; i < engine->n_models; i++)
+        attn_model_free(engine->models[i].model);
+    attn_free(engine->models);
+    attn_arena_destroy(engine->arena);
+    attn_free(engine);
+}
+
+/* ----------------------------------------------------------------------------------- models */
+
+const char *attn_dtype_name(attn_dtype dtype)
+{
+    return dtype == ATTN_F32 ? "f32" : "unknown";
+}
+
+size_t attn_model_count(const attn_engine *engine)
+{
+    return engine->n_models;
+}
+
+void attn_model_get(const attn_engine *engine, size_t index, attn_model_info *info)
+{
+    const attn_served_model *served = &engine->models[index];
+    const attn_model *model = served->model;
+    const attn_config *c = &model->config;
+    *info = (attn_model_info){
+        .name = model->name,
+        .model_type = c->model_type,
+        .built_in = model->built_in,
+        .random_weights = model->random,
+        .hidden_size = c->hidden_size,
+        .num_hidden_layers = c->num_hidden_layers,
+        .num_attention_heads = c->num_attention_heads,
+        .num_key_value_heads = c->num_key_value_heads,
+        .head_dim = c->head_dim,
+        .max_position_embeddings = c->max_position_embeddings,
+        .rope_theta = c->rope_theta,
+        .rms_norm_eps = c->rms_norm_eps,
+        .qk_norm = c->qk_norm,
+        .weights_dtype = ATTN_F32,
+        .n_parameters = model->n_parameters,
+        .weights_bytes = model->weights_bytes,
+        .kv_bytes_per_position = attn_page_kv_bytes(served->pages[1]) / ATTN_PAGE_POSITIONS,
+        .input_bytes_per_position = attn_page_inputs_bytes(served->pages[1]) / ATTN_PAGE_POSITIONS,
+        .n_sessions = model->n_sessions,
+    };
+}
+
+ptrdiff_t attn_model_find(const attn_engine *engine, const char *name)
+{
+    if (name == NULL)
+        return 0;
+    for (size_t i = 0; i < engine->n_models; i++) {
+        if (strcmp(engine->models[i].model->name, name) == 0)
+            return (ptrdiff_t)i;
+    }
+    return -1;
+}
+
+const char *attn_engine_kernels(const attn_engine *engine)
+{
+    return engine->kernels->name;
+}
+
+unsigned attn_engine_threads(const attn_engine *engine)
+{
+    return attn_pool_threads(engine->pool);
+}
+
+/* --------------------------------------------------------------------------------- sessions */
+
+const char *attn_session_state_name(attn_session_state state)
+{
+    static const char *const names[] = {
+        [ATTN_SESSION_IDLE] = "idle",       [ATTN_SESSION_QUEUED] = "queued",
+        [ATTN_SESSION_PREFILL] = "prefill", [ATTN_SESSION_DECODE] = "decode",
+        [ATTN_SESSION_VERIFY] = "verify",
+    };
+    return names[state];
+}
+
+static attn_session *find(attn_engine *engine, const char *id, attn_error *err)
+{
+    attn_session *session = attn_sessions_find(engine->sessions, id);
+    if (session == NULL)
+        attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+    return session;
+}
+
+attn_status attn_session_get(attn_engine *engine, const char *id, attn_session_info *info,
+                             attn_error *err)
+{
+    attn_session *session = find(engine, id, err);
+    if (session == NULL)
+        return ATTN_E_SESSION_NOT_FOUND;
+    attn_sessions_info(engine->sessions, session, info);
+    attn_sessions_unreference(engine->sessions, session);
+    return ATTN_OK;
+}
+
+size_t attn_session_list(attn_engine *engine, const char *after, size_t limit,
+                         attn_session_info *infos, bool *more)
+{
+    return attn_sessions_list(engine->sessions, after, limit, infos, more);
+}
+
+void attn_engine_totals(attn_engine *engine, attn_totals *totals)
+{
+    attn_arena_account account;
+    attn_arena_account_get(engine->arena, &account);
+    *totals = (attn_totals){
+        .sessions = attn_sessions_count(engine->sessions),
+        .kv = {.dtype = ATTN_F32,
+               .bytes = account.kv_bytes,
+               .reserved_bytes = account.reserved_bytes,
+               .n_pages = account.n_pages},
+        .inputs_bytes = account.inputs_bytes,
+        .table_bytes = account.other_bytes,
+        .budget_bytes = account.budget_bytes,
+        .allocated_bytes = account.allocated_bytes,
+        .reserved_bytes = account.reserved_bytes,
+        .available_bytes =
+            account.budget_bytes - account.allocated_bytes - account.reserved_bytes,
+    };
+    for (size_t i = 0; i < engine->n_models; i++)
+        totals->positions += engine->models[i].model->n_positions;
+}
+
+/* Called under the stripe's lock, so only the mark; the scheduler is told after it. */
+static void mark_cancelled(attn_job *job)
+{
+    job->cancelled = true;
+}
+
+/* Ends the session's running job and waits until nobody holds the session. */
+static void end_job(attn_engine *engine, attn_session *session)
+{
+    attn_sessions_visit_job(engine->sessions, session, mark_cancelled);
+    attn_scheduler_kick_cancelled(engine->scheduler);
+    attn_sessions_wait_idle(engine->sessions, session);
+}
+
+attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error *err)
+{
+    attn_session *session = find(engine, id, err);
+    if (session == NULL)
+        return ATTN_E_SESSION_NOT_FOUND;
+    bool ours = attn_sessions_remove(engine->sessions, session);
+    if (ours)
+        end_job(engine, session);
+    attn_sessions_unreference(engine->sessions, session);
+    /* Jobs that waited for it learn of its end. */
+    attn_scheduler_kick(engine->scheduler);
+    return ours ? ATTN_OK
+                : attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+}
+
+/* Finds the session and holds it for a verb. */
+static attn_session *hold(attn_engine *engine, const char *id, attn_error *err)
+{
+    attn_session *session = find(engine, id, err);
+    if (session == NULL)
+        return NULL;
+    attn_hold result = attn_sessions_hold(engine->sessions, session, NULL, false);
+    if (result == ATTN_HOLD_TAKEN)
+        return session;
+    attn_sessions_unreference(engine->sessions, session);
+    if (result == ATTN_HOLD_BUSY)
+        attn_fail(err, ATTN_E_SESSION_BUSY, "session", "the session is at work for another request");
+    else
+        attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+    return NULL;
+}
+
+static void release(attn_engine *engine, attn_session *session, attn_session_info *info)
+{
+    if (attn_sessions_release(engine->sessions, session, true))
+        attn_scheduler_kick(engine->scheduler);
+    if (info != NULL)
+        attn_sessions_info(engine->sessions, session, info);
+    attn_sessions_unreference(engine->sessions, session);
+}
+
+attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t length,
+                                  uint64_t if_length, attn_session_info *info, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    attn_session *session = hold(engine, id, err);
+    if (session == NULL)
+        return err->status;
+    attn_status status = ATTN_OK;
+    if (if_length != UINT64_MAX && if_length != session->length) {
+        status = attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length",
+                           "the session has another length");
+        attn_error_detail(err, "length", session->length);
+    } else if (length > session->length) {
+        status = attn_fail(err, ATTN_E_INVALID, "length", "longer than the session");
+        attn_error_detail(err, "length", session->length);
+    } else {
+        attn_session_settle(session, length);
+    }
+    release(engine, session, info);
+    return status;
+}
+
+attn_status attn_session_cancel(attn_engine *engine, const char *id, attn_session_info *info,
+                                attn_error *err)
+{
+    attn_session *session = find(engine, id, err);
+    if (session == NULL)
+        return ATTN_E_SESSION_NOT_FOUND;
+    end_job(engine, session);
+    attn_sessions_info(engine->sessions, session, info);
+    attn_sessions_unreference(engine->sessions, session);
+    return ATTN_OK;
+}
+
+attn_status attn_session_inputs(attn_engine *engine, const char *id, uint64_t first, size_t n,
+                                float *rows, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    attn_session *session = hold(engine, id, err);
+    if (session == NULL)
+        return err->status;
+    attn_status status = ATTN_OK;
+    size_t hidden = session->model->config.hidden_size;
+    if (!session->keep_inputs)
+        status = attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL, "the session keeps no inputs");
+    else if (first > session->length || n > session->length - first)
+        status = attn_fail(err, ATTN_E_INVALID, "length", "the range passes the session's length");
+    for (size_t i = 0; status == ATTN_OK && i < n; i++)
+        memcpy(rows + i * hidden, attn_session_input(session, first + i), hidden * sizeof *rows);
+    release(engine, session, NULL);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- numbers */
+
+void attn_histogram_observe(attn_histogram *histogram, double value)
+{
+    size_t bucket = 0;
+    double bound = histogram->least;
+    while (bucket < ATTN_HISTOGRAM_BUCKETS - 1 && value > bound) {
+        bound *= 2;
+        bucket++;
+    }
+    atomic_fetch_add_explicit(&histogram->counts[bucket], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&histogram->sum_micro, (uint64_t)(value * 1e6), memory_order_relaxed);
+}
+
+void attn_engine_stats(const attn_engine *engine, attn_stats *stats)
+{
+    *stats = (attn_stats){
+        .prefill_tokens = engine->prefill_tokens,
+        .decode_steps = engine->decode_steps,
+        .batches = engine->batches,
+        .queue_depth = engine->n_queued,
+        .prefill_in_flight = engine->n_in_flight[ATTN_JOB_PREFILL],
+        .decode_in_flight = engine->n_in_flight[ATTN_JOB_DECODE],
+        .verify_in_flight = engine->n_in_flight[ATTN_JOB_VERIFY],
+        .sessions_created = engine->sessions_created,
+        .sessions_expired = engine->sessions_expired,
+        .batch_size = &engine->batch_size,
+        .queue_seconds = &engine->queue_seconds,
+        .ttft_seconds = &engine->ttft_seconds,
+        .step_seconds = &engine->step_seconds,
+    };
+}

@@ -1,0 +1,19 @@
+/* builtin.h: the models compiled into the program (builtin.S holds their bytes). */
+#ifndef ATTN_BUILTIN_H
+#define ATTN_BUILTIN_H
+
+extern const char attn_seed_config[], attn_seed_config_end[];
+extern const char attn_seed_tensors[], attn_seed_tensors_end[];
+
+typedef struct attn_builtin {
+    const char *name;
+    const char *config, *config_end;
+    const char *tensors, *tensors_end;
+} attn_builtin;
+
+static const attn_builtin attn_builtin_models[] = {
+    {"seed-attention", attn_seed_config, attn_seed_config_end, attn_seed_tensors,
+     attn_seed_tensors_end},
+};
+
+#endif

@@ -1,0 +1,407 @@
+#include "engine/sched/job.h"
+
+#include "engine/sched/scheduler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+attn_request attn_request_init(attn_job_kind kind)
+{
+    return (attn_request){.kind = kind, .if_length = UINT64_MAX};
+}
+
+bool attn_session_id_valid(const char *id)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-";
+    size_t len = strnlen(id, ATTN_ID_MAX + 1);
+    return len >= 1 && len <= ATTN_ID_MAX && strspn(id, allowed) == len && strcmp(id, ".") != 0 &&
+           strcmp(id, "..") != 0;
+}
+
+static void unreference(attn_job *job)
+{
+    if (--job->references > 0)
+        return;
+    attn_free(job->outputs);
+    attn_free(job);
+}
+
+/* ---------------------------------------------------------------------------- admission */
+
+static attn_status check_request(const attn_request *r, attn_error *err)
+{
+    if (r->session != NULL && !attn_session_id_valid(r->session))
+        return attn_fail(err, ATTN_E_INVALID, "session",
+                         "a session id is 1-64 characters of A-Z a-z 0-9 . _ : -");
+    if (r->session == NULL && r->kind != ATTN_JOB_PREFILL)
+        return attn_fail(err, ATTN_E_INVALID, "session", "the session is missing");
+    if (r->kind == ATTN_JOB_PREFILL && r->n_inputs == 0)
+        return attn_fail(err, ATTN_E_INVALID, "inputs", "at least one row is needed");
+    if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && r->steps == 0)
+        return attn_fail(err, ATTN_E_INVALID, "steps", "at least one step is needed");
+    if (r->has_kv_dtype && r->kv_dtype != ATTN_F32)
+        return attn_fail(err, ATTN_E_NOT_SUPPORTED, "kv_dtype", "this cache dtype is not built in");
+    return ATTN_OK;
+}
+
+/* What must match when the session exists. Its fixed fields may be read without holding it. */
+static attn_status check_options(const attn_request *r, const attn_session *session,
+                                 attn_error *err)
+{
+    if (r->model != NULL && strcmp(r->model, session->model->name) != 0)
+        return attn_fail(err, ATTN_E_MODEL_MISMATCH, "model", "the session belongs to another model");
+    const char *param = NULL;
+    if (r->has_keep_inputs && r->keep_inputs != session->keep_inputs)
+        param = "keep_inputs";
+    else if (r->has_ttl && r->ttl_s != session->ttl_s)
+        param = "ttl_s";
+    else if (r->has_kv_dtype && r->kv_dtype != session->kv_dtype)
+        param = "kv_dtype";
+    if (param != NULL)
+        return attn_fail(err, ATTN_E_SESSION_EXISTS, param,
+                         "the session exists and was created with another value");
+    return ATTN_OK;
+}
+
+static attn_status check_rows(const attn_job *job, const attn_model *model, uint64_t length,
+                              attn_error *err)
+{
+    const attn_request *r = &job->request;
+    if (r->n_inputs > 0 && r->input_size != model->config.hidden_size)
+        return attn_fail(err, ATTN_E_INVALID, "inputs",
+                         "a row of this model has %u values (its hidden_size)",
+                         (unsigned)model->config.hidden_size);
+    uint64_t limit = model->config.max_position_embeddings;
+    if (r->kind != ATTN_JOB_VERIFY && (length > limit || job->n_positions > limit - length)) {
+        attn_fail(err, ATTN_E_CONTEXT_LENGTH, r->n_inputs > 0 ? "inputs" : "steps",
+                  "the session would grow past the model's max_position_embeddings");
+        attn_error_detail(err, "length", length);
+        attn_error_detail(err, "requested", job->n_positions);
+        attn_error_detail(err, "limit", limit);
+        return ATTN_E_CONTEXT_LENGTH;
+    }
+    return ATTN_OK;
+}
+
+/* The cache that a verify recomputes into: a session that stands in no table. */
+static attn_status make_shadow(attn_job *job, attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    const attn_session *session = job->session;
+    size_t m = 0;
+    while (engine->models[m].model != session->model)
+        m++;
+    uint64_t record = attn_session_record_bytes(session->model);
+    attn_status status = attn_arena_reserve(engine->arena, record, err);
+    if (status != ATTN_OK)
+        return status;
+    attn_session *shadow = attn_session_new("", session->model, engine->arena,
+                                            engine->models[m].pages[false], false, 0);
+    if (shadow == NULL) {
+        attn_arena_unreserve(engine->arena, record);
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
+    }
+    status = attn_session_reserve(shadow, session->length, err);
+    if (status != ATTN_OK)
+        attn_session_free(shadow);
+    else
+        job->shadow = shadow;
+    return status;
+}
+
+/* Room for the output rows that the result will hold. */
+static attn_status make_outputs(attn_job *job, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    size_t hidden = job->session->model->config.hidden_size;
+    size_t n = r->kind != ATTN_JOB_PREFILL || r->output == ATTN_OUTPUT_NONE ? 0
+               : r->output == ATTN_OUTPUT_LAST                              ? 1
+                                                                            : r->n_inputs;
+    job->result.n_outputs = n;
+    job->result.output_size = hidden;
+    if (n == 0)
+        return ATTN_OK;
+    job->outputs = attn_alloc(n, hidden * sizeof *job->outputs);
+    if (job->outputs == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the output rows");
+    job->result.outputs = job->outputs;
+    return ATTN_OK;
+}
+
+attn_status attn_job_admit(attn_job *job, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    attn_session *session = job->session;
+    uint64_t length = session->length;
+    job->start_length = length;
+    if (r->if_length != UINT64_MAX && r->if_length != length) {
+        attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session has another length");
+        attn_error_detail(err, "length", length);
+        return ATTN_E_LENGTH_MISMATCH;
+    }
+    attn_status status = check_rows(job, session->model, length, err);
+    if (status != ATTN_OK)
+        return status;
+    if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && length == 0)
+        return attn_fail(err, ATTN_E_INVALID, "input", "the session is empty: a row to feed is needed");
+    bool replay = r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && !session->has_last_output;
+    if (!session->keep_inputs && (replay || r->kind == ATTN_JOB_VERIFY))
+        return attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL,
+                         "the session does not keep its inputs (keep_inputs), which this needs");
+    if (r->kind == ATTN_JOB_VERIFY) {
+        job->n_positions = length;
+        job->result.verify_bit_identical = true;
+        return make_shadow(job, err);
+    }
+    status = attn_session_reserve(session, length + job->n_positions, err);
+    if (status != ATTN_OK)
+        return status;
+    status = make_outputs(job, err);
+    if (status != ATTN_OK)
+        attn_session_settle(session, length);
+    return status;
+}
+
+/* Creates the job's session, holds it and admits the job. SESSION_EXISTS: someone else created it
+ * meanwhile; the caller looks again. */
+static attn_status create_session(attn_job *job, attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    const attn_request *r = &job->request;
+    ptrdiff_t m = attn_model_find(engine, r->model);
+    if (m < 0)
+        return attn_fail(err, ATTN_E_MODEL_NOT_FOUND, "model", "no model has this name");
+    attn_model *model = engine->models[m].model;
+    /* Refuse what cannot be admitted before making anything. */
+    attn_status status = check_rows(job, model, 0, err);
+    if (status == ATTN_OK && r->if_length != UINT64_MAX && r->if_length != 0) {
+        status = attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session does not exist");
+        attn_error_detail(err, "length", 0);
+    }
+    uint64_t record = attn_session_record_bytes(model);
+    if (status == ATTN_OK)
+        status = attn_arena_reserve(engine->arena, record, err);
+    if (status != ATTN_OK)
+        return status;
+    bool keep_inputs = r->has_keep_inputs ? r->keep_inputs : true;
+    uint32_t ttl_s = r->has_ttl ? r->ttl_s : engine->options.ttl_s;
+    attn_session *session = attn_session_new(job->id, model, engine->arena,
+                                             engine->models[m].pages[keep_inputs], keep_inputs,
+                                             ttl_s);
+    if (session == NULL) {
+        attn_arena_unreserve(engine->arena, record);
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
+    }
+    job->session = session;
+    status = attn_job_admit(job, err);
+    if (status == ATTN_OK)
+        status = attn_sessions_insert(engine->sessions, session, job, err);
+    if (status != ATTN_OK) {
+        job->session = NULL;
+        attn_free(job->outputs);
+        job->outputs = NULL;
+        attn_session_free(session);
+        return status;
+    }
+    job->created = true;
+    engine->sessions_created++;
+    engine->n_mortal += ttl_s > 0;
+    return ATTN_OK;
+}
+
+/* Holds an existing session (referenced for the job) and admits the job, or lets it wait. */
+static attn_status take_session(attn_job *job, attn_session *session, attn_hold *hold,
+                                attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    *hold = ATTN_HOLD_TAKEN;
+    attn_status status = check_options(&job->request, session, err);
+    if (status != ATTN_OK)
+        return status;
+    *hold = attn_sessions_hold(engine->sessions, session, job, false);
+    if (*hold == ATTN_HOLD_BUSY) {
+        if (job->request.wait_ms == 0)
+            return attn_fail(err, ATTN_E_SESSION_BUSY, "session",
+                             "the session is at work for another request");
+        attn_sessions_wait(engine->sessions, session, 1);
+        job->session = session;
+        job->state = ATTN_JOB_WAITING;
+        job->deadline_ns = job->submitted_ns + (uint64_t)job->request.wait_ms * 1000000u;
+        return ATTN_OK;
+    }
+    if (*hold == ATTN_HOLD_REMOVED)
+        return ATTN_E_SESSION_NOT_FOUND;
+    job->session = session;
+    status = attn_job_admit(job, err);
+    if (status != ATTN_OK) {
+        job->session = NULL;
+        if (attn_sessions_release(engine->sessions, session, false))
+            attn_scheduler_kick(engine->scheduler);
+    }
+    return status;
+}
+
+/* Finds or creates the session. Others may create and remove it meanwhile, hence the loop: each
+ * turn some other request made progress. */
+static attn_status attach_session(attn_job *job, attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    for (;;) {
+        attn_session *session = attn_sessions_find(engine->sessions, job->id);
+        if (session == NULL) {
+            if (job->kind != ATTN_JOB_PREFILL)
+                return attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+            attn_status status = create_session(job, err);
+            if (status != ATTN_E_SESSION_EXISTS)
+                return status;
+            continue;
+        }
+        attn_hold hold;
+        attn_status status = take_session(job, session, &hold, err);
+        if (status == ATTN_OK)
+            return ATTN_OK;
+        attn_sessions_unreference(engine->sessions, session);
+        if (hold != ATTN_HOLD_REMOVED)
+            return status;
+    }
+}
+
+attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
+                               const attn_sink *sink, attn_job **out, attn_error *err)
+{
+    if (engine->shutting_down)
+        return attn_fail(err, ATTN_E_SHUTTING_DOWN, NULL, "the server is shutting down");
+    attn_status status = check_request(request, err);
+    if (status != ATTN_OK)
+        return status;
+    if (engine->n_jobs++ >= engine->options.queue) {
+        engine->n_jobs--;
+        return attn_fail(err, ATTN_E_QUEUE_FULL, NULL,
+                         "as many requests are at work or wait as --queue allows");
+    }
+    attn_job *job = attn_alloc(1, sizeof *job);
+    if (job == NULL) {
+        engine->n_jobs--;
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a job");
+    }
+    job->engine = engine;
+    job->kind = request->kind;
+    job->request = *request;
+    if (job->kind == ATTN_JOB_VERIFY)
+        job->request.wait_ms = 0; /* it needs the length at once */
+    job->sink = *sink;
+    job->references = 2;
+    job->state = ATTN_JOB_ACTIVE;
+    job->n_positions = request->n_inputs > 0 ? request->n_inputs : request->steps;
+    job->submitted_ns = attn_now_ns();
+    if (request->session != NULL)
+        memcpy(job->id, request->session, strlen(request->session) + 1);
+    else
+        snprintf(job->id, sizeof job->id, "s-%08llx-%llu", (unsigned long long)attn_unix_s(),
+                 (unsigned long long)++engine->next_id);
+    status = attach_session(job, err);
+    job->request.session = job->request.model = NULL;
+    if (status != ATTN_OK) {
+        engine->n_jobs--;
+        attn_free(job->outputs);
+        attn_free(job);
+        return status;
+    }
+    engine->n_queued++;
+    *out = job;
+    attn_scheduler_add(engine->scheduler, job);
+    return ATTN_OK;
+}
+
+/* ----------------------------------------------------------------------------------- end */
+
+/* Gives the session back at its committed length; one that this job made and left empty vanishes.
+ * Returns true when other jobs wait for it. */
+static bool release_session(attn_job *job, bool failed)
+{
+    attn_sessions *table = job->engine->sessions;
+    attn_session *session = job->session;
+    job->session = NULL;
+    if (job->state == ATTN_JOB_WAITING) {
+        attn_sessions_wait(table, session, -1);
+        attn_sessions_info(table, session, &job->result.session);
+        attn_sessions_unreference(table, session);
+        return true; /* one waiter fewer: the next may be let in */
+    }
+    attn_session_settle(session, session->length);
+    if (job->created && failed && session->length == 0)
+        attn_sessions_remove(table, session);
+    bool waiting = attn_sessions_release(table, session, true);
+    attn_sessions_info(table, session, &job->result.session);
+    attn_sessions_unreference(table, session);
+    return waiting;
+}
+
+bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
+{
+    attn_engine *engine = job->engine;
+    attn_session_free(job->shadow);
+    job->shadow = NULL;
+    bool waiting = release_session(job, reason != ATTN_REASON_LENGTH);
+    uint64_t now = attn_now_ns();
+    attn_result *result = &job->result;
+    result->reason = reason;
+    if (error != NULL)
+        result->error = *error;
+    if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH)
+        result->appended = job->n_positions;
+    if (job->kind == ATTN_JOB_DECODE)
+        result->steps = job->n_done;
+    uint64_t started = job->started ? job->started_ns : now;
+    result->queue_ms = (double)(started - job->submitted_ns) / 1e6;
+    result->compute_ms = (double)job->compute_ns / 1e6;
+    if (job->started)
+        engine->n_in_flight[job->kind]--;
+    else
+        engine->n_queued--;
+    engine->n_jobs--;
+    job->sink.done(job->sink.ctx);
+    unreference(job);
+    return waiting;
+}
+
+/* ------------------------------------------------------------------------- the host's side */
+
+void attn_job_wake(attn_job *job)
+{
+    job->woken = true;
+    if (job->parked)
+        attn_scheduler_kick(job->engine->scheduler);
+}
+
+void attn_job_cancel(attn_job *job)
+{
+    job->cancelled = true;
+    attn_scheduler_kick_cancelled(job->engine->scheduler);
+}
+
+const char *attn_job_session(const attn_job *job)
+{
+    return job->id;
+}
+
+const attn_result *attn_job_result(const attn_job *job)
+{
+    return &job->result;
+}
+
+void attn_job_release(attn_job *job)
+{
+    unreference(job);
+}
+
+const char *attn_reason_name(attn_reason reason)
+{
+    static const char *const names[] = {
+        [ATTN_REASON_LENGTH] = "length",     [ATTN_REASON_CANCELLED] = "cancelled",
+        [ATTN_REASON_STALLED] = "stalled",   [ATTN_REASON_SHUTDOWN] = "shutdown",
+        [ATTN_REASON_ERROR] = "error",
+    };
+    return names[reason];
+}

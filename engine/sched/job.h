@@ -1,0 +1,49 @@
+/* job.h: a request at work, from admission to its result.
+ *
+ * A job is WAITING (for a busy session), then ACTIVE (its rows may go into batches), from time to
+ * time PARKED (its sink is not ready), then ended. After submission only the scheduler thread
+ * touches it, except the atomic fields. It has two references, the host's and the scheduler's.
+ */
+#ifndef ATTN_JOB_H
+#define ATTN_JOB_H
+
+#include "engine/engine_state.h"
+
+typedef enum attn_job_state { ATTN_JOB_WAITING, ATTN_JOB_ACTIVE, ATTN_JOB_PARKED } attn_job_state;
+
+struct attn_job {
+    attn_engine *engine;
+    attn_job_kind kind;
+    attn_sink sink;
+    _Atomic uint32_t references;
+    char id[ATTN_ID_MAX + 1];
+    attn_request request; /* `inputs` stays borrowed; the strings are not used after submission */
+
+    _Atomic bool cancelled, woken, parked;
+
+    attn_session *session; /* held, or waited for; NULL once released */
+    bool created;          /* this job made the session */
+    attn_session *shadow;  /* VERIFY: the recomputed cache */
+    uint64_t start_length;
+    uint64_t n_positions;  /* rows to run: prefill rows, decode steps, positions to verify */
+    uint64_t n_done;
+    bool started;          /* in a batch at least once */
+    float *outputs;        /* PREFILL: kept output rows */
+
+    attn_job_state state;
+    struct attn_job *next, *previous; /* in the scheduler's list of its state */
+    uint64_t submitted_ns, started_ns, last_step_ns, compute_ns;
+    uint64_t deadline_ns; /* WAITING, PARKED: when to give up */
+
+    attn_result result;
+};
+
+/* Admits a job whose session it holds: checks the request against the session's present length and
+ * reserves what it may use. Any thread. On error the session is unchanged and still held. */
+ATTN_MUST_CHECK attn_status attn_job_admit(struct attn_job *job, attn_error *err);
+
+/* Releases what the job holds, fills its result and calls `done`; gives the scheduler's reference
+ * back. Returns true when other jobs wait for the session. Thread: the scheduler. */
+bool attn_job_finish(struct attn_job *job, attn_reason reason, const attn_error *error);
+
+#endif

@@ -1,0 +1,601 @@
+/* DESIGN. The thread owns three lists: waiting (for a busy session), active, parked (sink not
+ * ready). Other threads only append to the inbox and set flags, under one mutex. A turn: take the
+ * inbox, look at cancelled, waiting and parked jobs if anything happened to them, run one batch.
+ * `done` and `step` callbacks run on this thread. */
+#include "engine/sched/scheduler.h"
+
+#include "engine/sched/job.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A batch's intended duration: the longest that a decoding session waits for others' prefills. */
+#define BATCH_NS 8e6
+/* A prefill gets at least this many rows a turn, so that it ends also beside many decodes. */
+#define MIN_CHUNK 16
+/* How often a busy scheduler looks at waiting and parked jobs whose time may be up. */
+#define LOOK_NS 10000000u
+
+typedef struct job_list {
+    attn_job *first, *last;
+} job_list;
+
+/* One job's part of a batch. */
+typedef struct batch_part {
+    attn_job *job;
+    size_t first_row, n_rows;
+    bool replay;
+} batch_part;
+
+struct attn_scheduler {
+    attn_engine *engine;
+    pthread_t thread;
+    attn_mutex mutex;
+    attn_cond cond;
+    /* Guarded by mutex. */
+    attn_job *inbox_first, *inbox_last;
+    bool kicked, cancelled, stop;
+
+    /* The thread's own. */
+    job_list waiting, active, parked;
+    size_t next_model;
+    double rate; /* multiply-adds a nanosecond, measured */
+    uint64_t next_expiry_ns;
+    batch_part parts[ATTN_BATCH_ROWS];
+    attn_span spans[ATTN_BATCH_ROWS];
+    bool finite[ATTN_BATCH_ROWS];
+    size_t n_parts, n_spans, n_rows;
+};
+
+/* --------------------------------------------------------------------------------- lists */
+
+static void list_append(job_list *list, attn_job *job)
+{
+    job->next = NULL;
+    job->previous = list->last;
+    if (list->last != NULL)
+        list->last->next = job;
+    else
+        list->first = job;
+    list->last = job;
+}
+
+static void list_remove(job_list *list, attn_job *job)
+{
+    *(job->previous != NULL ? &job->previous->next : &list->first) = job->next;
+    *(job->next != NULL ? &job->next->previous : &list->last) = job->previous;
+}
+
+static job_list *list_of(attn_scheduler *s, attn_job_state state)
+{
+    return state == ATTN_JOB_WAITING ? &s->waiting
+           : state == ATTN_JOB_PARKED ? &s->parked
+                                      : &s->active;
+}
+
+static void move(attn_scheduler *s, attn_job *job, attn_job_state state)
+{
+    list_remove(list_of(s, job->state), job);
+    job->state = state;
+    list_append(list_of(s, state), job);
+}
+
+/* ----------------------------------------------------------------------- ending and waiting */
+
+static void finish(attn_scheduler *s, attn_job *job, attn_reason reason, const attn_error *error)
+{
+    list_remove(list_of(s, job->state), job);
+    if (attn_job_finish(job, reason, error)) {
+        /* Looked at again before the next batch. */
+        attn_mutex_lock(&s->mutex);
+        s->kicked = true;
+        attn_mutex_unlock(&s->mutex);
+    }
+}
+
+static void fail(attn_scheduler *s, attn_job *job, const attn_error *error)
+{
+    finish(s, job, ATTN_REASON_ERROR, error);
+}
+
+/* Lets each waiting job in whose session has become free, in order of arrival; ends those whose
+ * time is up or whose session is gone. */
+static void retry_waiting(attn_scheduler *s)
+{
+    uint64_t now = attn_now_ns();
+    for (attn_job *job = s->waiting.first, *next; job != NULL; job = next) {
+        next = job->next;
+        attn_error err;
+        attn_hold hold = attn_sessions_hold(s->engine->sessions, job->session, job, true);
+        if (hold == ATTN_HOLD_TAKEN) {
+            attn_sessions_wait(s->engine->sessions, job->session, -1);
+            move(s, job, ATTN_JOB_ACTIVE);
+            if (attn_job_admit(job, &err) != ATTN_OK)
+                fail(s, job, &err);
+        } else if (hold == ATTN_HOLD_REMOVED) {
+            attn_fail(&err, ATTN_E_SESSION_NOT_FOUND, "session", "the session was deleted");
+            fail(s, job, &err);
+        } else if (now >= job->deadline_ns) {
+            attn_fail(&err, ATTN_E_SESSION_BUSY, "session",
+                      "the session stayed at work for another request");
+            fail(s, job, &err);
+        }
+    }
+}
+
+/* Takes woken jobs back; ends those that were parked for too long. */
+static void retry_parked(attn_scheduler *s)
+{
+    uint64_t now = attn_now_ns();
+    for (attn_job *job = s->parked.first, *next; job != NULL; job = next) {
+        next = job->next;
+        if (job->woken) {
+            job->parked = false;
+            move(s, job, ATTN_JOB_ACTIVE);
+        } else if (now >= job->deadline_ns) {
+            finish(s, job, ATTN_REASON_STALLED, NULL);
+        }
+    }
+}
+
+/* Parks an active job whose sink is not ready. */
+static bool park(attn_scheduler *s, attn_job *job)
+{
+    if (job->sink.ready == NULL || job->sink.ready(job->sink.ctx))
+        return false;
+    /* The sink may become ready between the question and the mark: ask again after it. */
+    job->woken = false;
+    job->parked = true;
+    if (job->sink.ready(job->sink.ctx)) {
+        job->parked = false;
+        return false;
+    }
+    job->deadline_ns =
+        attn_now_ns() + (uint64_t)s->engine->options.stall_timeout_ms * 1000000u;
+    move(s, job, ATTN_JOB_PARKED);
+    return true;
+}
+
+static void end_cancelled(attn_scheduler *s, bool all)
+{
+    job_list *lists[] = {&s->waiting, &s->active, &s->parked};
+    for (size_t i = 0; i < 3; i++) {
+        for (attn_job *job = lists[i]->first, *next; job != NULL; job = next) {
+            next = job->next;
+            if (job->cancelled)
+                finish(s, job, ATTN_REASON_CANCELLED, NULL);
+            else if (all)
+                finish(s, job, ATTN_REASON_SHUTDOWN, NULL);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- batching */
+
+static void add_span(attn_scheduler *s, attn_span span)
+{
+    s->spans[s->n_spans++] = span;
+    s->n_rows += span.n_rows;
+}
+
+static batch_part *add_part(attn_scheduler *s, attn_job *job)
+{
+    batch_part *part = &s->parts[s->n_parts++];
+    *part = (batch_part){.job = job, .first_row = s->n_rows};
+    return part;
+}
+
+/* A decode's next row: its own input, or the session's last output; or, when that is not known
+ * (after a truncate), the replay of the last position. */
+static void add_decode(attn_scheduler *s, attn_job *job)
+{
+    attn_session *session = job->session;
+    uint64_t length = session->length;
+    batch_part *part = add_part(s, job);
+    part->n_rows = 1;
+    attn_span span = {.session = session, .position = length, .n_rows = 1};
+    if (job->request.n_inputs > 0) {
+        span.inputs = job->request.inputs + job->n_done * job->request.input_size;
+    } else if (session->has_last_output) {
+        span.inputs = session->last_output;
+    } else {
+        part->replay = span.read_only = true;
+        span.position = length - 1;
+        span.inputs = attn_session_input(session, length - 1);
+    }
+    if (!part->replay)
+        attn_session_take_pages(session, length + 1);
+    add_span(s, span);
+}
+
+/* The next rows of a prefill or verify, as many as cost allows. Returns their cost. */
+static double add_chunk(attn_scheduler *s, attn_job *job, double budget)
+{
+    const attn_config *c = &job->session->model->config;
+    attn_session *target = job->kind == ATTN_JOB_VERIFY ? job->shadow : job->session;
+    uint64_t base = job->kind == ATTN_JOB_VERIFY ? 0 : job->start_length;
+    uint64_t position = base + job->n_done, left = job->n_positions - job->n_done;
+    size_t room = ATTN_BATCH_ROWS - s->n_rows, n = MIN_CHUNK;
+    while (n < room && attn_forward_cost(c, position, n + MIN_CHUNK) <= budget)
+        n += MIN_CHUNK;
+    n = n < room ? n : room;
+    n = n < left ? n : (size_t)left;
+    attn_session_take_pages(target, position + n);
+    batch_part *part = add_part(s, job);
+    part->n_rows = n;
+    if (job->kind == ATTN_JOB_PREFILL) {
+        add_span(s, (attn_span){.session = target, .position = position, .n_rows = n,
+                                .inputs = job->request.inputs +
+                                          job->n_done * job->request.input_size});
+    } else {
+        /* Kept inputs are contiguous within a page only. */
+        for (size_t done = 0; done < n;) {
+            size_t in_page = ATTN_PAGE_POSITIONS - (position + done) % ATTN_PAGE_POSITIONS;
+            size_t rows = in_page < n - done ? in_page : n - done;
+            add_span(s, (attn_span){.session = target, .position = position + done, .n_rows = rows,
+                                    .inputs = attn_session_input(job->session, position + done)});
+            done += rows;
+        }
+    }
+    return attn_forward_cost(c, position, n);
+}
+
+/* Plans a batch of `model`: decodes first, then chunks in what they leave. */
+static double plan(attn_scheduler *s, const attn_model *model)
+{
+    double cost = 0, budget = s->rate * BATCH_NS;
+    bool chunks = false;
+    s->n_parts = s->n_spans = s->n_rows = 0;
+    for (const attn_job *job = s->active.first; job != NULL && !chunks; job = job->next)
+        chunks = job->session->model == model && job->kind != ATTN_JOB_DECODE;
+    size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
+    for (attn_job *job = s->active.first, *next; job != NULL; job = next) {
+        next = job->next;
+        if (s->n_rows == most || cost > 2 * budget)
+            break;
+        if (job->kind != ATTN_JOB_DECODE || job->session->model != model || park(s, job))
+            continue;
+        cost += attn_forward_cost(&model->config, job->session->length, 1);
+        add_decode(s, job);
+    }
+    size_t n_decodes = s->n_parts;
+    for (attn_job *job = s->active.first; chunks && job != NULL; job = job->next) {
+        if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->n_parts > n_decodes))
+            break;
+        if (job->kind != ATTN_JOB_DECODE && job->session->model == model)
+            cost += add_chunk(s, job, budget > cost ? budget - cost : 0);
+    }
+    return cost;
+}
+
+/* -------------------------------------------------------------------------------- commit */
+
+static void fail_overflow(attn_scheduler *s, attn_job *job, uint64_t position)
+{
+    attn_error err;
+    attn_fail(&err, ATTN_E_NON_FINITE, job->request.n_inputs > 0 ? "inputs" : NULL,
+              "the step overflowed float32 and was not committed");
+    attn_error_detail(&err, "position", position);
+    fail(s, job, &err);
+}
+
+static void keep_input(attn_session *session, uint64_t position, const float *row)
+{
+    if (session->keep_inputs)
+        memcpy(attn_session_input(session, position), row,
+               session->model->config.hidden_size * sizeof *row);
+}
+
+static void set_last_output(attn_session *session, const float *row)
+{
+    memcpy(session->last_output, row, session->model->config.hidden_size * sizeof *row);
+    session->has_last_output = true;
+}
+
+static void observe_first_output(attn_job *job, uint64_t now)
+{
+    attn_histogram_observe(&job->engine->ttft_seconds, (double)(now - job->submitted_ns) / 1e9);
+}
+
+static void commit_decode(attn_scheduler *s, const batch_part *part, const float *output)
+{
+    attn_job *job = part->job;
+    attn_session *session = job->session;
+    uint64_t position = session->length, now = attn_now_ns();
+    if (!s->finite[part->first_row]) {
+        fail_overflow(s, job, part->replay ? position - 1 : position);
+        return;
+    }
+    if (part->replay) {
+        set_last_output(session, output);
+        return;
+    }
+    keep_input(session, position,
+               job->request.n_inputs > 0
+                   ? job->request.inputs + job->n_done * job->request.input_size
+                   : session->last_output);
+    set_last_output(session, output);
+    attn_session_commit(session, position + 1);
+    job->engine->decode_steps++;
+    if (job->n_done == 0)
+        observe_first_output(job, now);
+    else
+        attn_histogram_observe(&job->engine->step_seconds, (double)(now - job->last_step_ns) / 1e9);
+    job->last_step_ns = now;
+    attn_step step = {.step = job->n_done++,
+                      .position = position,
+                      .length = position + 1,
+                      .output = output,
+                      .output_size = session->model->config.hidden_size};
+    if (job->sink.step != NULL)
+        job->sink.step(job->sink.ctx, &step);
+    if (job->n_done == job->n_positions)
+        finish(s, job, ATTN_REASON_LENGTH, NULL);
+}
+
+static void commit_prefill(attn_scheduler *s, const batch_part *part, const float *outputs)
+{
+    attn_job *job = part->job;
+    attn_session *session = job->session;
+    const size_t hidden = session->model->config.hidden_size;
+    for (size_t r = 0; r < part->n_rows; r++) {
+        if (!s->finite[part->first_row + r]) {
+            fail_overflow(s, job, job->start_length + job->n_done + r);
+            return;
+        }
+        keep_input(session, job->start_length + job->n_done + r,
+                   job->request.inputs + (job->n_done + r) * hidden);
+    }
+    if (job->request.output == ATTN_OUTPUT_ALL)
+        memcpy(job->outputs + job->n_done * hidden, outputs, part->n_rows * hidden * sizeof(float));
+    job->n_done += part->n_rows;
+    job->engine->prefill_tokens += part->n_rows;
+    if (job->n_done < job->n_positions)
+        return;
+    const float *last = outputs + (part->n_rows - 1) * hidden;
+    if (job->request.output == ATTN_OUTPUT_LAST)
+        memcpy(job->outputs, last, hidden * sizeof(float));
+    set_last_output(session, last);
+    attn_session_commit(session, job->start_length + job->n_positions);
+    observe_first_output(job, attn_now_ns());
+    finish(s, job, ATTN_REASON_LENGTH, NULL);
+}
+
+static void compare(attn_result *result, const float *a, const float *b, size_t n, size_t stride)
+{
+    for (size_t i = 0; i < n; i++) {
+        float left = a[i * stride], right = b[i * stride];
+        if (memcmp(&left, &right, sizeof left) != 0)
+            result->verify_bit_identical = false;
+        double diff = fabs((double)left - (double)right);
+        if (diff > result->verify_max_abs_diff)
+            result->verify_max_abs_diff = diff;
+    }
+}
+
+/* Compares the recomputed K, V and last output with the session's. */
+static void commit_verify(attn_scheduler *s, const batch_part *part, const float *outputs)
+{
+    attn_job *job = part->job;
+    const attn_session *session = job->session, *shadow = job->shadow;
+    const attn_config *c = &session->model->config;
+    for (size_t r = 0; r < part->n_rows; r++) {
+        uint64_t position = job->n_done + r, slot = position % ATTN_PAGE_POSITIONS;
+        const float *page = attn_session_page(session, position);
+        const float *shadow_page = attn_session_page(shadow, position);
+        for (size_t l = 0; l < c->num_hidden_layers; l++) {
+            for (size_t h = 0; h < c->num_key_value_heads; h++) {
+                size_t k = attn_page_block(c, l, h) + slot;
+                size_t v = attn_page_block(c, l, h) + (ATTN_PAGE_POSITIONS + slot) * c->head_dim;
+                compare(&job->result, page + k, shadow_page + k, c->head_dim, ATTN_PAGE_POSITIONS);
+                compare(&job->result, page + v, shadow_page + v, c->head_dim, 1);
+            }
+        }
+    }
+    job->n_done += part->n_rows;
+    if (job->n_done < job->n_positions)
+        return;
+    if (session->has_last_output)
+        compare(&job->result, session->last_output, outputs + (part->n_rows - 1) * c->hidden_size,
+                c->hidden_size, 1);
+    finish(s, job, ATTN_REASON_LENGTH, NULL);
+}
+
+/* ----------------------------------------------------------------------------------- loop */
+
+static void mark_started(attn_scheduler *s, uint64_t now)
+{
+    static const attn_session_state states[] = {
+        [ATTN_JOB_PREFILL] = ATTN_SESSION_PREFILL,
+        [ATTN_JOB_DECODE] = ATTN_SESSION_DECODE,
+        [ATTN_JOB_VERIFY] = ATTN_SESSION_VERIFY,
+    };
+    for (size_t i = 0; i < s->n_parts; i++) {
+        attn_job *job = s->parts[i].job;
+        if (job->started)
+            continue;
+        job->started = true;
+        job->started_ns = now;
+        s->engine->n_queued--;
+        s->engine->n_in_flight[job->kind]++;
+        attn_histogram_observe(&s->engine->queue_seconds, (double)(now - job->submitted_ns) / 1e9);
+        attn_sessions_set_state(s->engine->sessions, job->session, states[job->kind]);
+    }
+}
+
+static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
+{
+    uint64_t begin = attn_now_ns();
+    mark_started(s, begin);
+    const float *outputs =
+        attn_forward_run(s->engine->forward, model, s->spans, s->n_spans, s->finite);
+    uint64_t duration = attn_now_ns() - begin;
+    double rate = cost / (double)(duration + 1);
+    s->rate += 0.2 * (rate - s->rate);
+    s->engine->batches++;
+    attn_histogram_observe(&s->engine->batch_size, (double)s->n_rows);
+    for (size_t i = 0; i < s->n_parts; i++) {
+        const batch_part *part = &s->parts[i];
+        attn_job *job = part->job;
+        job->compute_ns += duration;
+        /* To the end of the list: whoever did not fit comes first next time. */
+        move(s, job, ATTN_JOB_ACTIVE);
+        const float *rows = outputs + part->first_row * model->config.hidden_size;
+        if (job->kind == ATTN_JOB_DECODE)
+            commit_decode(s, part, rows);
+        else if (job->kind == ATTN_JOB_PREFILL)
+            commit_prefill(s, part, rows);
+        else
+            commit_verify(s, part, rows);
+    }
+}
+
+/* One batch of the next model that has ready rows. False when none has. */
+static bool run_next(attn_scheduler *s)
+{
+    for (size_t i = 0; i < s->engine->n_models && s->active.first != NULL; i++) {
+        const attn_model *model =
+            s->engine->models[s->next_model++ % s->engine->n_models].model;
+        double cost = plan(s, model);
+        if (s->n_parts > 0) {
+            run_batch(s, model, cost);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* When the scheduler must look again although nobody calls. */
+static uint64_t next_deadline(const attn_scheduler *s)
+{
+    uint64_t deadline = s->engine->n_mortal > 0 ? s->next_expiry_ns : UINT64_MAX;
+    const job_list *lists[] = {&s->waiting, &s->parked};
+    for (size_t i = 0; i < 2; i++) {
+        for (const attn_job *job = lists[i]->first; job != NULL; job = job->next)
+            deadline = job->deadline_ns < deadline ? job->deadline_ns : deadline;
+    }
+    return deadline;
+}
+
+/* Every stripe of the table is looked at once a second. */
+static void expire(attn_scheduler *s, uint64_t now)
+{
+    if (s->engine->n_mortal == 0 || now < s->next_expiry_ns)
+        return;
+    s->engine->sessions_expired += attn_sessions_expire_some(s->engine->sessions);
+    s->next_expiry_ns = now + 1000000000u / ATTN_SESSION_STRIPES;
+}
+
+/* Takes the inbox and the flags; sleeps first when there is nothing to do. Returns false at the
+ * end. */
+static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
+{
+    uint64_t deadline = idle ? next_deadline(s) : 0;
+    attn_mutex_lock(&s->mutex);
+    while (idle && s->inbox_first == NULL && !s->kicked && !s->cancelled && !s->stop &&
+           attn_now_ns() < deadline)
+        attn_cond_wait_until(&s->cond, &s->mutex, deadline);
+    attn_job *job = s->inbox_first;
+    s->inbox_first = s->inbox_last = NULL;
+    *kicked = s->kicked;
+    *cancelled = s->cancelled;
+    s->kicked = s->cancelled = false;
+    bool stop = s->stop;
+    attn_mutex_unlock(&s->mutex);
+    for (attn_job *next; job != NULL; job = next) {
+        next = job->next;
+        list_append(list_of(s, job->state), job);
+        if (job->cancelled)
+            *cancelled = true;
+        else if (job->n_positions == 0) /* the verify of an empty session */
+            finish(s, job, ATTN_REASON_LENGTH, NULL);
+    }
+    return !stop;
+}
+
+static void *scheduler_main(void *arg)
+{
+    attn_scheduler *s = arg;
+    attn_kernels_thread_init();
+    bool idle = true, kicked, cancelled, going = true;
+    uint64_t next_look_ns = 0;
+    while (going) {
+        going = collect(s, idle, &kicked, &cancelled);
+        bool all = !going || s->engine->shutting_down;
+        if (cancelled || all)
+            end_cancelled(s, all);
+        uint64_t now = attn_now_ns();
+        if (kicked || now >= next_look_ns) {
+            retry_waiting(s);
+            retry_parked(s);
+            next_look_ns = now + LOOK_NS;
+        }
+        expire(s, now);
+        idle = !run_next(s);
+    }
+    return NULL;
+}
+
+attn_scheduler *attn_scheduler_create(attn_engine *engine)
+{
+    attn_scheduler *s = attn_alloc(1, sizeof *s);
+    if (s == NULL)
+        return NULL;
+    s->engine = engine;
+    s->rate = 5;
+    attn_mutex_init(&s->mutex);
+    attn_cond_init(&s->cond);
+    if (pthread_create(&s->thread, NULL, scheduler_main, s) != 0) {
+        attn_cond_destroy(&s->cond);
+        attn_mutex_destroy(&s->mutex);
+        attn_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void attn_scheduler_destroy(attn_scheduler *s)
+{
+    if (s == NULL)
+        return;
+    attn_mutex_lock(&s->mutex);
+    s->stop = true;
+    attn_cond_broadcast(&s->cond);
+    attn_mutex_unlock(&s->mutex);
+    pthread_join(s->thread, NULL);
+    attn_cond_destroy(&s->cond);
+    attn_mutex_destroy(&s->mutex);
+    attn_free(s);
+}
+
+void attn_scheduler_add(attn_scheduler *s, attn_job *job)
+{
+    attn_mutex_lock(&s->mutex);
+    job->next = NULL;
+    if (s->inbox_last != NULL)
+        s->inbox_last->next = job;
+    else
+        s->inbox_first = job;
+    s->inbox_last = job;
+    /* A job may have begun to wait just as its session was released. */
+    if (job->state == ATTN_JOB_WAITING)
+        s->kicked = true;
+    attn_cond_broadcast(&s->cond);
+    attn_mutex_unlock(&s->mutex);
+}
+
+void attn_scheduler_kick(attn_scheduler *s)
+{
+    attn_mutex_lock(&s->mutex);
+    s->kicked = true;
+    attn_cond_broadcast(&s->cond);
+    attn_mutex_unlock(&s->mutex);
+}
+
+void attn_scheduler_kick_cancelled(attn_scheduler *s)
+{
+    attn_mutex_lock(&s->mutex);
+    s->cancelled = true;
+    attn_cond_broadcast(&s->cond);
+    attn_mutex_unlock(&s->mutex);
+}
