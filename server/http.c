@@ -619,13 +619,14 @@ bool srv_http_start(srv_http *h, char *err, size_t err_size)
         snprintf(err, err_size, "--port: cannot listen on %s: %s", h->app->url, strerror(errno));
         return false;
     }
+    /* Not its strict mode: that answers a missing Host with two replies; srv_admit does better. */
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
         MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
         h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
         quiet_seconds(h->app), MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        MHD_OPTION_END);
     if (!h->daemon) {
         snprintf(err, err_size, "cannot start the HTTP library");
         return false;
