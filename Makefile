@@ -60,14 +60,15 @@ object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
-BENCH_SOURCES := $(sort $(wildcard tests/bench/*.c))
+BENCH_SUPPORT := tests/bench/machine_limits.c
+BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT),$(sort $(wildcard tests/bench/*.c)))
 C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/null))
 
 LIBRARY := $(BUILD)/libattnd.a
 TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
-    $(BENCH_SOURCES))
+    $(BENCH_SOURCES) $(BENCH_SUPPORT))
 
 # ---------------------------------------------------------------------------------- packages
 
@@ -103,6 +104,7 @@ help: ## what can be made
 # -------------------------------------------------------------------------------- build rules
 
 all: $(BINARY) ## the server, build/release/attnd
+	@:
 
 everything: $(BINARY) $(TESTS) $(BENCHES)
 
@@ -117,7 +119,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUP
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
 
-$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBRARY)
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(call object,$(BENCH_SUPPORT)) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
@@ -144,7 +146,7 @@ run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2
 	$(call install,$(RUN_PACKAGES))
 	@$(MAKE) --no-print-directory all
 	@echo 'In a second terminal:'; echo; \
-	url=http://127.0.0.1:$(PORT); json="-H 'Content-Type: application/json'"; \
+	url=http://127.0.0.1:$(PORT); \
 	row=0.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0; \
 	echo "  curl -s $$url/models"; \
 	echo "  curl -s $$url/prefill -d '{\"session\":\"a\",\"inputs\":[[1,$$row],[2,$$row]]}'"; \
