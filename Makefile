@@ -19,6 +19,12 @@ ARGS ?=
 WERROR ?=
 SAN ?=
 
+# Commands are shown shortened; V=1 shows them whole. Without a -j of the user's, all CPUs build.
+V ?=
+Q := $(if $(V),,@)
+show = $(if $(V),@:,@echo "  $(1) $@")
+PARALLEL_MAKE = $(MAKE) --no-print-directory $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+
 ifneq ($(filter-out asan tsan,$(SAN)),)
 $(error SAN is asan or tsan, not "$(SAN)")
 endif
@@ -109,28 +115,34 @@ all: $(BINARY) ## the server, build/release/attnd
 everything: $(BINARY) $(TESTS) $(BENCHES)
 
 $(BINARY): $(call object,server/main.c) $(LIBRARY)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES))
-	@rm -f $@
-	@ar rcs $@ $^
+	$(call show,AR)
+	$(Q)rm -f $@
+	$(Q)ar rcs $@ $^
 
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUPPORT)) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
 
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(call object,$(BENCH_SUPPORT)) $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(call show,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 # A .S file embeds the files whose paths it quotes.
 $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p' $$*.S)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
+	$(call show,AS)
+	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
 $(BUILD)/obj/engine/compute/%.o: OPTIMIZE := -O3
 $(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
@@ -144,7 +156,7 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 
 run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2")
 	$(call install,$(RUN_PACKAGES))
-	@$(MAKE) --no-print-directory all
+	@$(PARALLEL_MAKE) all
 	@echo 'In a second terminal:'; echo; \
 	url=http://127.0.0.1:$(PORT); \
 	row=0.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0; \
@@ -160,7 +172,7 @@ run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2
 test: ## build, then run every test (SAN=asan|tsan: sanitized)
 	$(call install,$(TEST_PACKAGES))
 	@status=0; \
-	for part in unit http; do $(MAKE) --no-print-directory $$part || status=1; done; \
+	for part in unit http; do $(PARALLEL_MAKE) $$part || status=1; done; \
 	exit $$status
 
 unit: $(TESTS) ## only the unit tests

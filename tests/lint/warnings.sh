@@ -2,4 +2,6 @@
 # Everything, tests and benches included, compiles without a warning.
 set -u
 . "$(dirname "$0")/common.bash"
-${MAKE:-make} --no-print-directory -s CONFIG=lint WERROR=-Werror SAN= everything
+jobs=
+[[ ${MAKEFLAGS:-} == *-j* ]] || jobs=-j$(nproc)
+make $jobs --no-print-directory CONFIG=lint WERROR=-Werror SAN= everything >/dev/null
