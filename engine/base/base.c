@@ -63,7 +63,6 @@ void *attn_map(size_t bytes, bool huge)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    /* Without huge pages a freed KV page goes back to the system whole. */
     madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     return p;
 }

@@ -98,7 +98,10 @@ attn_page_class *attn_arena_add_class(attn_arena *arena, size_t kv_bytes, size_t
     pages->n_pages = n >= UINT32_MAX ? UINT32_MAX - 1 : n == 0 ? 1 : (uint32_t)n;
     pages->pages_per_group =
         pages->page_bytes >= GROUP_BYTES ? 1 : (uint32_t)(GROUP_BYTES / pages->page_bytes);
-    pages->base = attn_map((size_t)pages->n_pages * pages->page_bytes, false);
+    /* Huge pages: decode walks through far more memory than 4 KiB translations cover. Pages are
+     * taken in order, so at most the last huge page of a class is partly used; giving memory back
+     * splits them. */
+    pages->base = attn_map((size_t)pages->n_pages * pages->page_bytes, true);
     pages->free_list = attn_map((size_t)pages->n_pages * sizeof *pages->free_list, false);
     pages->references = attn_map((size_t)pages->n_pages * sizeof *pages->references, false);
     pages->groups = attn_map(class_groups(pages) * sizeof *pages->groups, false);

@@ -8,6 +8,10 @@
 #define SEGMENT_PAGES (ATTN_SEGMENT / ATTN_PAGE_POSITIONS)
 /* Partials kept at once when the segments of few blocks are spread over the threads. */
 #define MIN_SLOTS 64
+/* Pages in one call of scores. */
+#define SCORE_PAGES 4
+/* A block of this few vectors waits for memory rather than for arithmetic. */
+#define PREFETCH_VECTORS 4
 
 /* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. */
 typedef struct block {
@@ -145,6 +149,14 @@ static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
+/* Asks for a K or V block of a page before it is needed. The hardware's own prefetching stops at
+ * system pages, and decode waits for memory more than it computes. */
+static void prefetch(const float *values, size_t head_dim)
+{
+    for (size_t i = 0; i < head_dim; i++)
+        __builtin_prefetch(values + i * ATTN_PAGE_POSITIONS, 0, 2);
+}
+
 /* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
  * then the last pages row by row, since each row ends at another key. */
 static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
@@ -153,9 +165,16 @@ static void mix_segment(const attn_attention *a, const attn_queries *q, const bl
 {
     const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
     size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
-    for (size_t p = 0; p < common; p++)
+    const uint64_t next_key = first_key + ATTN_SEGMENT, end_key = block_keys(a, b);
+    for (size_t p = 0; p < common; p++) {
+        uint64_t ahead = next_key + p * ATTN_PAGE_POSITIONS;
+        if (m <= PREFETCH_VECTORS && ahead < end_key)
+            prefetch(attn_session_page(q->session, ahead) +
+                         attn_page_block(&a->model->config, a->layer, b->kv_head),
+                     head_dim);
         a->kernels->mix(m, ATTN_PAGE_POSITIONS, head_dim, weights + p * ATTN_PAGE_POSITIONS,
                         ATTN_SEGMENT, v_pages[p], o);
+    }
     for (size_t row = 0; row < b->n_rows; row++) {
         size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads;
         for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += ATTN_PAGE_POSITIONS) {
@@ -187,8 +206,13 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
         memcpy(s->q + row * b->n_heads * head_dim,
                q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
                b->n_heads * head_dim * sizeof *s->q);
-    a->kernels->scores(m, head_dim, a->model->score_scale, s->q, k_pages, n_pages, s->scores,
-                       ATTN_SEGMENT);
+    for (size_t p = 0, n; p < n_pages; p += n) {
+        n = n_pages - p < SCORE_PAGES ? n_pages - p : SCORE_PAGES;
+        for (size_t i = 0; m <= PREFETCH_VECTORS && i < n; i++)
+            prefetch(v_pages[p + i], head_dim);
+        a->kernels->scores(m, head_dim, a->model->score_scale, s->q, k_pages + p, n,
+                           s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
+    }
     for (size_t r = 0; r < m; r++) {
         size_t row = r / b->n_heads, n = row_keys(q, b, row, first_key);
         out->sum[r] = 0.0f;
