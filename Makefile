@@ -186,7 +186,7 @@ PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
 http: $(BINARY) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
-	    $(PYTHON) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests/http
+	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
 
 check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@$(MAKE) --no-print-directory SAN=asan test
