@@ -80,26 +80,42 @@ static bool check_session(srv_exchange *x, const srv_head *head)
     return srv_check_x_session(x, x->id);
 }
 
+static bool read_limit(srv_exchange *x, const char *value)
+{
+    size_t digits = strspn(value, "0123456789");
+    x->limit = digits && digits <= 4 && !value[digits] ? strtoul(value, NULL, 10) : 0;
+    return (x->limit >= 1 && x->limit <= LIMIT_MAX) ||
+           fail_request(x, "limit", "limit is an integer from 1 to 1000");
+}
+
+static bool read_after(srv_exchange *x, const char *value)
+{
+    if (!attn_session_id_valid(value))
+        return fail_request(x, "after", "after is a session id");
+    memcpy(x->after, value, strlen(value) + 1);
+    return true;
+}
+
 static bool check_query(srv_exchange *x, const srv_head *head)
 {
-    bool paged = x->route->flags & SRV_ROUTE_PAGED, has_limit = false, has_after = false;
+    static const struct {
+        const char *name;
+        bool (*read)(srv_exchange *x, const char *value);
+    } paged[] = {{"limit", read_limit}, {"after", read_after}};
+    const size_t n = x->route->flags & SRV_ROUTE_PAGED ? sizeof(paged) / sizeof(paged[0]) : 0;
+    unsigned seen = 0;
     x->limit = LIMIT_DEFAULT;
     for (unsigned i = 0; i < head->n_params; i++) {
-        const char *name = head->params[i].name, *value = head->params[i].value;
-        if (paged && !strcmp(name, "limit") && !has_limit) {
-            has_limit = true;
-            size_t digits = strspn(value, "0123456789");
-            x->limit = digits && digits <= 4 && !value[digits] ? strtoul(value, NULL, 10) : 0;
-            if (x->limit < 1 || x->limit > LIMIT_MAX)
-                return fail_request(x, "limit", "limit is an integer from 1 to 1000");
-        } else if (paged && !strcmp(name, "after") && !has_after) {
-            has_after = true;
-            if (!attn_session_id_valid(value))
-                return fail_request(x, "after", "after is a session id");
-            memcpy(x->after, value, strlen(value) + 1);
-        } else {
-            return fail_request(x, NULL, "an unknown or repeated query parameter");
-        }
+        size_t k = 0;
+        while (k < n && strcmp(head->params[i].name, paged[k].name))
+            k++;
+        if (k == n)
+            return fail_request(x, NULL, "an unknown query parameter");
+        if (seen & 1u << k)
+            return fail_request(x, paged[k].name, "a repeated query parameter");
+        seen |= 1u << k;
+        if (!paged[k].read(x, head->params[i].value))
+            return false;
     }
     return true;
 }
@@ -129,7 +145,8 @@ static bool check_body(srv_exchange *x, const srv_head *head)
         return false;
     }
     if (!srv_head_is_json(head)) {
-        srv_fail_with(x, 415, "unsupported_media_type", NULL, "a body is application/json");
+        srv_fail_with(x, 415, "unsupported_media_type", NULL,
+                      "request bodies are application/json");
         return false;
     }
     uint64_t length = srv_head_content_length(head);

@@ -122,9 +122,9 @@ void srv_fail_with(srv_exchange *x, unsigned status, const char *code, const cha
 void srv_fail_engine(srv_exchange *x, const attn_error *error)
 {
     srv_error e = srv_error_of_engine(error);
-    /* The engine knows no field `input`: one row came in as rows. */
-    if (x->single_input && e.param && !strcmp(e.param, "inputs"))
-        e.param = "input";
+    /* The engine does not know by which field the positions came in. */
+    if (e.param ? !strcmp(e.param, "inputs") : error->status == ATTN_E_KV_BUDGET)
+        e.param = x->rows_param ? x->rows_param : e.param;
     srv_fail(x, &e);
 }
 

@@ -109,11 +109,11 @@ struct srv_exchange {
     /* The job, if the handler submitted one. */
     _Atomic(attn_job *) job;
     atomic_bool job_done;
-    atomic_bool gone;                /* the client went away: whoever submits must cancel */
-    float *inputs;                   /* the rows the job borrows */
-    bool single_input;               /* they came in as `input` */
-    srv_stream *stream;              /* decode: where its steps go */
-    attn_output output;              /* prefill: which rows the reply shows */
+    atomic_bool gone;       /* the client went away: whoever submits must cancel */
+    float *inputs;          /* the rows the job borrows */
+    const char *rows_param; /* the field that says how many positions: "inputs", "steps" ... */
+    srv_stream *stream;     /* decode: where its steps go */
+    attn_output output;     /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
     bool line_done;                                        /* the done object was made */

@@ -163,6 +163,7 @@ static bool build_prefill(srv_exchange *x, srv_json_value *v, attn_request *requ
         fail_field(x, "inputs", "a prefill takes rows of hidden_size numbers in `inputs`");
         return false;
     }
+    x->rows_param = "inputs";
     request->session = v[P_SESSION].present ? v[P_SESSION].string.text : NULL;
     request->model = v[P_MODEL].present ? v[P_MODEL].string.text : NULL;
     take_rows(x, &v[P_INPUTS], request);
@@ -318,8 +319,7 @@ static bool open_stream(srv_exchange *x, const attn_request *request, bool strea
     size_t n_slots = srv_stream_slots(row_size);
     if (!streamed) {
         uint64_t steps = request->inputs ? request->n_inputs : request->steps;
-        const char *param = request->inputs ? "inputs" : "steps";
-        if (!check_reply_size(x, param, steps, row_size))
+        if (!check_reply_size(x, x->rows_param, steps, row_size))
             return false;
         n_slots = (size_t)steps;
         if (!srv_exchange_hold(x, srv_stream_bytes(n_slots, row_size), false)) {
@@ -349,12 +349,18 @@ static bool build_decode(srv_exchange *x, srv_json_value *v, attn_request *reque
     }
     request->session = v[D_SESSION].string.text;
     request->model = v[D_MODEL].present ? v[D_MODEL].string.text : NULL;
+    if (request->model && attn_model_find(x->app->engine, request->model) < 0) {
+        srv_fail_with(x, 404, "model_not_found", "model", "no model has that name");
+        return false;
+    }
     request->steps = v[D_STEPS].present ? v[D_STEPS].integer : 1;
-    x->single_input = v[D_INPUT].present;
-    if (v[D_INPUT].present)
-        take_rows(x, &v[D_INPUT], request);
-    else if (v[D_INPUTS].present)
-        take_rows(x, &v[D_INPUTS], request);
+    x->rows_param = "steps";
+    for (size_t i = D_INPUT; i <= D_INPUTS; i++) {
+        if (v[i].present) {
+            take_rows(x, &v[i], request);
+            x->rows_param = decode_fields[i].name;
+        }
+    }
     if (v[D_IF_LENGTH].present)
         request->if_length = v[D_IF_LENGTH].integer;
     if (v[D_WAIT_MS].present)

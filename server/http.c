@@ -22,10 +22,14 @@
 #include "server/routes.h"
 
 #define HEAD_TIMEOUT_MS 30000
+#define PEEK_MS 500
 #define BODY_TIMEOUT_MS 30000
 #define BODY_BYTES_PER_MS 64 /* how fast a body must come beyond that */
-/* Of a body that is refused this much is still read, so that the client sees the answer. */
+/* A refused body is read to its end if it is no longer than this, and the connection lives on. A
+ * longer one is answered at once, and of the rest this much is read, lest a reset overtake the
+ * answer. */
 #define DRAIN_BYTES ((uint64_t)1 << 20)
+#define LINGER_BYTES ((uint64_t)32 << 20)
 #define KEEP_ALIVE_MS 5000
 /* A reader that stalled gets this long to fetch what is left for it. */
 #define STALLED_GRACE_MS 5000
@@ -39,6 +43,7 @@
 struct peer {
     int fd;
     bool is_idle; /* in http->idle */
+    bool peeked;  /* once, a while after it became idle */
     int64_t idle_since_ms;
     TAILQ_ENTRY(peer) idle;
 };
@@ -54,6 +59,7 @@ struct request {
     bool watched; /* its socket is in the epoll set */
     bool gone;    /* close the connection when it is resumed */
     bool streaming;
+    bool lingering; /* answered while its body was coming in */
     bool keep_alive_due;
     int64_t started_ms, last_sent_ms, close_at_ms;
     uint64_t received, drained;
@@ -80,6 +86,14 @@ static int64_t now_ms(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Whether the peer has closed its side and all it sent was read. The library does not notice a close
+ * that came together with the last bytes. */
+static bool has_closed(const struct peer *peer)
+{
+    char byte;
+    return recv(peer->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 /* ---------------------------------------------------------------------------- suspending */
@@ -124,36 +138,57 @@ static void cut_off(struct request *r)
 
 /* ------------------------------------------------------------------------------- replies */
 
+#define HEADERS_MAX 16
+
+struct headers {
+    unsigned n;
+    struct {
+        const char *name, *value;
+    } items[HEADERS_MAX];
+};
+
+static void add(struct headers *h, const char *name, const char *value)
+{
+    if (value && value[0] && h->n < HEADERS_MAX) {
+        h->items[h->n].name = name;
+        h->items[h->n++].value = value;
+    }
+}
+
+/* The reply's headers, but for those that say how long it is. Strings are borrowed. */
+static struct headers reply_headers(const struct request *r)
+{
+    const srv_exchange *x = &r->x;
+    struct headers h = {0};
+    add(&h, "Content-Type", x->content_type);
+    add(&h, "Cache-Control", "no-store");
+    add(&h, "X-Content-Type-Options", "nosniff");
+    add(&h, "X-Accel-Buffering", r->streaming ? "no" : NULL);
+    add(&h, "Retry-After", x->retry_after ? "1" : NULL);
+    add(&h, "Allow", x->allow);
+    add(&h, "Connection", atomic_load(&x->app->stopping) || r->lingering ? "close" : NULL);
+    if (!x->allowed_origin)
+        return h;
+    add(&h, "Access-Control-Allow-Origin", x->allowed_origin);
+    add(&h, "Access-Control-Expose-Headers", "Retry-After");
+    add(&h, "Vary", "Origin");
+    if (x->preflight) {
+        add(&h, "Access-Control-Allow-Methods", x->allow);
+        add(&h, "Access-Control-Allow-Headers", "Accept, Content-Type, X-Session");
+        add(&h, "Access-Control-Max-Age", "600");
+    }
+    return h;
+}
+
 static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
 {
-    srv_exchange *x = &r->x;
     if (!response)
         return MHD_NO;
-    if (x->content_type)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (r->streaming)
-        MHD_add_response_header(response, "X-Accel-Buffering", "no");
-    if (x->retry_after)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    if (x->allow[0])
-        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, x->allow);
-    if (x->allowed_origin) {
-        MHD_add_response_header(response, "Access-Control-Allow-Origin", x->allowed_origin);
-        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
-        MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, "Origin");
-        if (x->preflight) {
-            MHD_add_response_header(response, "Access-Control-Allow-Methods", x->allow);
-            MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                    "Accept, Content-Type, X-Session");
-            MHD_add_response_header(response, "Access-Control-Max-Age", "600");
-        }
-    }
-    if (atomic_load(&x->app->stopping))
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    struct headers h = reply_headers(r);
+    for (unsigned i = 0; i < h.n; i++)
+        MHD_add_response_header(response, h.items[i].name, h.items[i].value);
     r->phase = SENDING;
-    enum MHD_Result queued = MHD_queue_response(r->connection, x->status, response);
+    enum MHD_Result queued = MHD_queue_response(r->connection, r->x.status, response);
     MHD_destroy_response(response);
     return queued;
 }
@@ -174,24 +209,24 @@ static enum MHD_Result queue_reply(struct request *r)
 }
 
 /* Answers past the library, which refuses to while a body is still coming in. Nothing else has been
- * sent for this request. The connection cannot be used afterwards. */
+ * sent for this request. What still comes is read and forgotten; then the connection is closed. */
 static void answer_raw(struct request *r)
 {
     srv_exchange *x = &r->x;
-    srv_buf head;
-    srv_buf_init(&head, 4096);
-    srv_buf_printf(&head,
-                   "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                   "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%s"
-                   "Connection: close\r\n\r\n",
-                   x->status, MHD_get_reason_phrase_for(x->status), x->reply.len,
-                   x->retry_after ? "Retry-After: 1\r\n" : "");
-    srv_buf_append(&head, x->reply.data, x->reply.len);
-    if (!head.failed && send(r->peer->fd, head.data, head.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    srv_buf text;
+    srv_buf_init(&text, 8192);
+    r->lingering = true;
+    srv_buf_printf(&text, "HTTP/1.1 %u %s\r\nContent-Length: %zu\r\n", x->status,
+                   MHD_get_reason_phrase_for(x->status), x->reply.len);
+    struct headers h = reply_headers(r);
+    for (unsigned i = 0; i < h.n; i++)
+        srv_buf_printf(&text, "%s: %s\r\n", h.items[i].name, h.items[i].value);
+    srv_buf_puts(&text, "\r\n");
+    srv_buf_append(&text, x->reply.data, x->reply.len);
+    if (!text.failed && send(r->peer->fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         srv_log(SRV_LOG_DEBUG, "http", "raw answer: %s", strerror(errno));
-    srv_buf_free(&head);
-    shutdown(r->peer->fd, SHUT_RDWR);
-    r->phase = SENDING;
+    srv_buf_free(&text);
+    shutdown(r->peer->fd, SHUT_WR);
 }
 
 /* ------------------------------------------------------------------------------- streams */
@@ -309,10 +344,11 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     if (admission == SRV_ADMITTED || !srv_head_has_body(&head))
         /* Without a body the reply waits for the second call: one queued now would close. */
         return admission == SRV_BROKEN ? queue_reply(r) : MHD_YES;
-    /* A short body is read before it is refused, so that the connection lives on. */
-    bool drain = admission == SRV_ANSWERED && !head.expects && r->x.status != 413 &&
-                 srv_head_content_length(&head) <= DRAIN_BYTES;
-    return drain ? MHD_YES : queue_reply(r);
+    if (admission == SRV_BROKEN || head.expects)
+        return queue_reply(r);
+    if (srv_head_content_length(&head) > DRAIN_BYTES)
+        answer_raw(r);
+    return MHD_YES;
 }
 
 static enum MHD_Result take_body(struct request *r, const char *data, size_t *size)
@@ -320,8 +356,6 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t *si
     srv_exchange *x = &r->x;
     size_t n = *size;
     *size = 0;
-    if (r->phase == SENDING) /* answered past the library */
-        return MHD_NO;
     r->received += n;
     if (!x->status) {
         if (r->received > x->app->config->max_body_bytes)
@@ -337,16 +371,15 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t *si
         srv_buf_free(&x->body);
     }
     r->drained += n;
-    if (r->drained <= DRAIN_BYTES)
-        return MHD_YES;
-    answer_raw(r);
-    return MHD_NO;
+    if (r->drained > DRAIN_BYTES && !r->lingering)
+        answer_raw(r);
+    return r->drained > LINGER_BYTES ? MHD_NO : MHD_YES;
 }
 
 /* The whole request is there, and perhaps its reply: goes on as far as that goes. */
 static enum MHD_Result proceed(struct request *r)
 {
-    if (r->gone)
+    if (r->gone || r->lingering)
         return MHD_NO;
     if (r->phase == READING) {
         r->phase = WORKING;
@@ -368,11 +401,35 @@ static enum MHD_Result proceed(struct request *r)
     return MHD_NO;
 }
 
+/* What a request's context is before its first call if a NUL cut its URL short. */
+static char cut_url;
+
+/* Sees the request line as the library split it: "URL", NUL, "HTTP/1.1". */
+static void *on_url(void *cls, const char *url, struct MHD_Connection *connection)
+{
+    (void)cls;
+    (void)connection;
+    return strncmp(url + strlen(url) + 1, "HTTP/", 5) ? &cut_url : NULL;
+}
+
+/* Decodes in place, but never to a NUL, which would cut the text short: to a byte that no name in
+ * the contract contains. */
+static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
+{
+    (void)cls;
+    (void)connection;
+    for (char *p = text; (p = strstr(p, "%00")); p += 3)
+        p[2] = '1';
+    return MHD_http_unescape(text);
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *data,
                                   size_t *size, void **ctx)
 {
     struct request *r = *ctx;
+    if (*ctx == &cut_url)
+        return MHD_NO;
     if (!r)
         return begin(cls, connection, path, method, version, ctx);
     if (*size)
@@ -386,15 +443,15 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     srv_http *h = cls;
     struct request *r = *ctx;
     (void)connection;
-    if (!r)
+    if (!r || *ctx == &cut_url)
         return;
     *ctx = NULL;
     unwatch(r);
-    bool unanswered = r->phase != SENDING || r->gone;
+    bool unanswered = (r->phase != SENDING && !r->lingering) || r->gone;
     unsigned status = unanswered ? 499 : r->x.status;
     /* Harmless if its work is done. */
     srv_exchange_abandon(&r->x);
-    if (r->close_at_ms)
+    if (r->close_at_ms || has_closed(r->peer))
         shutdown(r->peer->fd, SHUT_RDWR);
     int64_t now = now_ms();
     size_t route = r->x.route ? srv_route_index(r->x.route) : SRV_METRICS_NO_ROUTE;
@@ -408,6 +465,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     TAILQ_REMOVE(&h->live, r, live);
     TAILQ_INSERT_TAIL(&h->idle, r->peer, idle);
     r->peer->is_idle = true;
+    r->peer->peeked = false;
     r->peer->idle_since_ms = now;
     r->connection = NULL;
     r->peer = NULL;
@@ -482,8 +540,14 @@ static void serve_woken(srv_http *h)
 /* Ends what takes too long and keeps quiet streams alive. Once a second. */
 static void sweep(srv_http *h, int64_t now)
 {
-    struct peer *peer;
-    while ((peer = TAILQ_FIRST(&h->idle)) && now - peer->idle_since_ms > HEAD_TIMEOUT_MS) {
+    struct peer *peer, *next;
+    for (peer = TAILQ_FIRST(&h->idle); peer; peer = next) {
+        next = TAILQ_NEXT(peer, idle);
+        bool late = now - peer->idle_since_ms > HEAD_TIMEOUT_MS;
+        bool peek = !peer->peeked && now - peer->idle_since_ms > PEEK_MS;
+        peer->peeked |= peek;
+        if (!late && !(peek && has_closed(peer)))
+            continue;
         TAILQ_REMOVE(&h->idle, peer, idle);
         peer->is_idle = false;
         shutdown(peer->fd, SHUT_RDWR);
@@ -495,7 +559,11 @@ static void sweep(srv_http *h, int64_t now)
             now - r->started_ms > BODY_TIMEOUT_MS + (int64_t)(r->received / BODY_BYTES_PER_MS)) {
             if (!r->x.status)
                 srv_fail_with(&r->x, 408, "timeout", NULL, "the body took too long to arrive");
-            answer_raw(r);
+            if (!r->lingering)
+                answer_raw(r);
+            shutdown(r->peer->fd, SHUT_RDWR);
+        } else if (r->phase == READING && has_closed(r->peer)) {
+            shutdown(r->peer->fd, SHUT_RDWR);
         } else if (r->close_at_ms && now > r->close_at_ms && !r->gone) {
             cut_off(r);
         } else if (r->streaming && r->suspended && r->x.wants_sse &&
@@ -549,7 +617,9 @@ static void finish_all(srv_http *h)
             continue;
         if (!r->x.status)
             srv_fail_with(&r->x, 503, "shutting_down", NULL, "the server is shutting down");
-        answer_raw(r);
+        if (!r->lingering)
+            answer_raw(r);
+        shutdown(r->peer->fd, SHUT_RDWR);
     }
     int64_t deadline = now_ms() + STOP_MS;
     while (!TAILQ_EMPTY(&h->live) && now_ms() < deadline)
@@ -622,7 +692,8 @@ bool srv_http_start(srv_http *h, char *err, size_t err_size)
     /* Not its strict mode: that answers a missing Host with two replies; srv_admit does better. */
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
-        MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
+        MHD_OPTION_EXTERNAL_LOGGER, log_library, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_url, NULL,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
         h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
         quiet_seconds(h->app), MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
