@@ -8,7 +8,12 @@ shapes. README.md lists every tensor. Run again, it writes the same bytes.
 """
 
 import json
+import os
 from pathlib import Path
+
+# One thread: how a sum is split among threads would change its rounding. The BLAS reads this when
+# numpy or torch loads it.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
@@ -136,7 +141,6 @@ def make_random(name, seed, n_rows, n_kept):
 
 
 def main():
-    # One thread: how a sum is split among threads would change its rounding.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     GOLDENS.mkdir(exist_ok=True)

@@ -11,7 +11,8 @@ Element `index` (row-major) of the tensor `name` in a model of seed `seed` is ma
     uniform = 2 u - 1,  u = (word >> 8) * 2^-24       (exact in float32, in [-1, 1))
     weight  = uniform * (float)(1 / sqrt((double)fan_in))                (one float32 product)
 
-with fan_in = shape[1]. Weights of norms are all 1. No element depends on any other.
+with fan_in = shape[1]. One-dimensional tensors: norms (`.weight`) are all 1, and an element of a
+bias (`.bias`) is uniform * 0.1f, one float32 product. No element depends on any other.
 """
 
 import math
@@ -23,6 +24,7 @@ SHIFT = np.uint64(32)
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio; the square root of 3, less 1
 ROUNDS = 10
+BIAS_BOUND = np.float32(0.1)
 
 
 def philox4x32(counter, key):
@@ -73,6 +75,15 @@ def uniform(seed, name, shape):
 def weight(seed, name, shape):
     """float32 weight matrix `name` of `shape` [out, in], uniform in ±1/sqrt(in)."""
     return uniform(seed, name, shape) * np.float32(1.0 / math.sqrt(shape[1]))
+
+
+def tensor(seed, name, shape):
+    """The float32 tensor `name` of a random model, by the rules above: a matrix, norm or bias."""
+    if len(shape) == 2:
+        return weight(seed, name, shape)
+    if name.endswith(".bias"):
+        return uniform(seed, name, shape) * BIAS_BOUND
+    return np.ones(shape, dtype=np.float32)
 
 
 def attention_weights(seed, config):

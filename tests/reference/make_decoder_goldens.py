@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+"""Writes the golden vectors of language models, goldens/lm-*: logits, and a greedy continuation.
+
+Each is a random model, models/<name>, at some hundred positions. README.md lists the tensors. Run
+again, it writes the same bytes.
+"""
+
+import os
+
+# One thread: how a sum is split among threads would change its rounding. The BLAS reads this when
+# numpy or torch loads it.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+import torch
+
+import philox
+from decoder import Decoder, greedy
+from decoder_config import Config, widen
+from make_checkpoint import checkpoint_tensors, read_config
+from make_goldens import write_golden
+
+PROMPT_LEN = 8
+GREEDY_STEPS = 16
+# Where an engine in float32 must decide as float64 does: the best logit is so far above the second
+# best, the last chosen expert's probability so far above that of the first one left out.
+LEAST_MARGIN = 1e-3
+LEAST_ROUTER_MARGIN = 1e-5
+LEAST_DISTINCT = 4  # ids of a continuation: random models like to repeat themselves
+
+# Golden: (model, seed, tokens, weights of norms, dtype of the weights).
+GOLDENS = {
+    "llama-gqa": ("llama-gqa", 42, 300, "ones", "f32"),
+    "llama-gqa-norms": ("llama-gqa", 43, 70, "random", "f32"),
+    "llama-bias": ("llama-bias", 2, 210, "ones", "f32"),
+    "llama-rope-llama3": ("llama-rope-llama3", 3, 1024, "ones", "f32"),
+    "llama-rope-linear": ("llama-rope-linear", 4, 210, "ones", "f32"),
+    "qwen3-tied": ("qwen3-tied", 5, 210, "ones", "f32"),
+    "qwen3-tied-bf16": ("qwen3-tied", 6, 70, "random", "bf16"),
+    "qwen3-untied": ("qwen3-untied", 7, 210, "ones", "f32"),
+    "qwen3-untied-norms": ("qwen3-untied", 8, 70, "random", "f32"),
+    "qwen3-yarn": ("qwen3-yarn", 9, 210, "ones", "f32"),
+    "qwen3-moe": ("qwen3-moe", 10, 210, "ones", "f32"),
+    "minimind-dense": ("minimind-dense", 2**32 + 11, 210, "ones", "f32"),
+    "minimind-dense-f16": ("minimind-dense", 12, 70, "random", "f16"),
+    "minimind-yarn": ("minimind-yarn", 13, 300, "ones", "f32"),
+    "minimind-moe": ("minimind-moe", 14, 210, "ones", "f32"),
+    "minimind-moe-norms": ("minimind-moe", 15, 70, "random", "f32"),
+    "minimind2-moe": ("minimind2-moe", 16, 210, "ones", "f32"),
+}
+
+
+def kept_rows(n_tokens):
+    """Positions whose logits are kept: some at both ends, and at edges of pages between."""
+    if n_tokens < 100:
+        return [0, 1, 2, 15, 16, n_tokens - 2, n_tokens - 1]
+    between = [row for row in (15, 16, 17, 64, 128, 256, 512, 768) if row < n_tokens - 8]
+    return [*range(8), *between, *range(n_tokens - 8, n_tokens)]
+
+
+def draw_tokens(seed, name, n, vocab_size):
+    """n ids, uniform: floor(u * vocab_size) of philox's numbers u under that name."""
+    u = (philox.uniform(seed, name, (n,)).astype(np.float64) + 1.0) / 2.0
+    return np.floor(u * vocab_size).astype(np.int32)
+
+
+def router_margin(config, trace):
+    """The least distance between the last chosen expert's probability and the next one's."""
+    if not config.experts:
+        return None
+    scores = torch.cat([trace[f"blocks.{i}.mlp.hook_expert_weights"] for i in range(config.layers)])
+    best = scores.sort(dim=-1, descending=True).values
+    last = config.experts_per_token - 1
+    return float((best[..., last] - best[..., last + 1]).min())
+
+
+def clear_logits(decoder, seed, n_tokens):
+    """(tokens, logits, router margin) of the first draw of tokens without a close call."""
+    for draw in range(100):
+        tokens = draw_tokens(seed, f"tokens.{draw}", n_tokens, decoder.config.vocab_size)
+        trace = {}
+        logits, _ = decoder.forward(torch.from_numpy(tokens)[None].long(), trace=trace)
+        margin = router_margin(decoder.config, trace)
+        if margin is None or margin > LEAST_ROUTER_MARGIN:
+            return tokens, logits[0], margin
+    raise RuntimeError("every draw has a close call")
+
+
+def clear_continuation(decoder, seed):
+    """(prompt, greedy ids, margins) of the first varied one without a close call or an end."""
+    config = decoder.config
+    for draw in range(1000):
+        prompt = draw_tokens(seed, f"prompt.{draw}", PROMPT_LEN, config.vocab_size)
+        ids, margins = greedy(decoder, prompt.tolist(), GREEDY_STEPS)
+        if len(set(ids)) < LEAST_DISTINCT:
+            continue
+        trace = {}
+        decoder.forward(torch.tensor([prompt.tolist() + ids]), trace=trace)
+        routed = router_margin(config, trace)
+        if (
+            min(margins) > LEAST_MARGIN
+            and (routed is None or routed > LEAST_ROUTER_MARGIN)
+            and not set(ids) & set(config.eos)
+        ):
+            return prompt, np.array(ids, dtype=np.int32), np.array(margins)
+    raise RuntimeError("no prompt will do")
+
+
+def make_golden(name, model, seed, n_tokens, norms, dtype):
+    """goldens/lm-<name>."""
+    config = Config.from_dict(read_config(model))
+    stored = checkpoint_tensors(model, seed, dtype, norms)
+    weights = {key: widen(array) for key, array in stored.items()}
+    exact = Decoder(config, weights, torch.float64)
+    tokens, logits64, margin = clear_logits(exact, seed, n_tokens)
+    prompt, ids, margins = clear_continuation(exact, seed)
+    logits, _ = Decoder(config, weights).forward(torch.from_numpy(tokens)[None].long())
+    rows = kept_rows(n_tokens)
+    tensors = {
+        "tokens": tokens,
+        "rows": np.array(rows, dtype=np.int32),
+        "logits": logits[0, rows],
+        "logits64": logits64[rows],
+        "prompt": prompt,
+        "greedy": ids,
+        "greedy_margin": margins,
+    }
+    metadata = {"model": model, "seed": str(seed), "norms": norms, "dtype": dtype}
+    if margin is not None:
+        metadata["router_margin"] = f"{margin:.1e}"
+    write_golden(f"lm-{name}", tensors, metadata)
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    with torch.no_grad():
+        for name, numbers in GOLDENS.items():
+            make_golden(name, *numbers)
+
+
+if __name__ == "__main__":
+    main()
