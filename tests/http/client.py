@@ -181,7 +181,10 @@ class Client:
         headers = dict(headers or {})
         if body is not None:
             headers.setdefault("Content-Type", "application/json")
-        connection.request(method, target, body, headers)
+        try:
+            connection.request(method, target, body, headers)
+        except BrokenPipeError:
+            pass  # answered and closed before all of the body was sent
         return connection
 
     def request(self, method, target, body=None, headers=None):

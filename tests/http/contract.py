@@ -73,7 +73,7 @@ def _thin(value):
     if isinstance(value, dict):
         return {key: _thin(item) for key, item in value.items()}
     if isinstance(value, list):
-        if len(value) > 4 and all(type(item) in (int, float) for item in value):
+        if len(value) > 4 and set(map(type, value)) <= {int, float}:
             return value[:4]
         return [_thin(item) for item in value]
     return value
@@ -86,7 +86,17 @@ def check_schema(value, *keys):
     assert error is None, f"{where}: {error.message} at {list(error.absolute_path)}"
 
 
+_STEPS_SEEN = set()
+
+
 def check_event(value):
+    """One object of a stream. Steps are many and alike: the schema sees each kind of them once."""
+    if "done" not in value:
+        kinds = tuple((key, type(item)) for key, item in value.items())
+        kind = (kinds, frozenset(map(type, value.get("output", ()))))
+        if kind in _STEPS_SEEN:
+            return
+        _STEPS_SEEN.add(kind)
     check_schema(value, "components", "schemas", "Event")
 
 

@@ -52,11 +52,14 @@ def number(name, literal, code="invalid_json", param=None):
 
 def fields_of(make, field, values):
     """The same field with one wrong value after another."""
-    return [make(f"{field} {json.dumps(value)[:30]}", {field: value}, param=field) for value in values]
+    return [
+        make(f"{field} {i} {json.dumps(value)[:30]}", {field: value}, param=field)
+        for i, value in enumerate(values)
+    ]
 
 
 NOT_TEXT = [None, 1, True, [], {}, ["a"]]
-NOT_WHOLE = [None, -1, 1.5, 1.0, "1", True, [], {}, [1]]
+NOT_WHOLE = [None, -1, 1.5, 1.0, "1", True, [], {}, [1], 2**53 + 1]
 NOT_BOOL = [None, 0, 1, "true", [], {}]
 NOT_ROWS = [None, 1, "x", True, {}, [], [[]], [1, 2], ROW, [[], []], [ROW, []], [[None] * HIDDEN]]
 NOT_ROWS += [[["1"] * HIDDEN], [[True] * HIDDEN], [[ROW]], [{}], [ROW, 1], [ROW, None], [ROW[:-1]]]
@@ -90,9 +93,9 @@ PREFILL = [
     *fields_of(prefill, "model", NOT_TEXT),
     *fields_of(prefill, "inputs", NOT_ROWS),
     *fields_of(prefill, "output", [None, 1, True, "", "some", "LAST", ["last"]]),
-    *fields_of(prefill, "if_length", NOT_WHOLE + [2**53 + 1, 2**64, 10**40]),
-    *fields_of(prefill, "wait_ms", NOT_WHOLE + [3600001, 2**53 + 1]),
-    *fields_of(prefill, "ttl_s", NOT_WHOLE + [2**32, 2**53 + 1]),
+    *fields_of(prefill, "if_length", NOT_WHOLE + [2**64, 10**40]),
+    *fields_of(prefill, "wait_ms", NOT_WHOLE + [3600001]),
+    *fields_of(prefill, "ttl_s", NOT_WHOLE + [2**32]),
     *fields_of(prefill, "keep_inputs", NOT_BOOL),
     *fields_of(prefill, "kv_dtype", [None, 32, "", "f8", "F32", []]),
     *[prefill(f"{name} of a language model", {name: value}, param=name)
@@ -120,7 +123,7 @@ DECODE = [
     *fields_of(decode, "session", NOT_TEXT + BAD_IDS),
     *fields_of(decode, "input", NOT_ROW),
     *fields_of(decode, "inputs", NOT_ROWS),
-    *fields_of(decode, "steps", NOT_WHOLE + [0, 2**53 + 1, 2**64, 10**40]),
+    *fields_of(decode, "steps", NOT_WHOLE + [0, 2**64, 10**40]),
     *fields_of(decode, "stream", NOT_BOOL),
     *fields_of(decode, "if_length", NOT_WHOLE),
     *fields_of(decode, "wait_ms", NOT_WHOLE + [3600001]),
@@ -135,7 +138,7 @@ DECODE = [
     decode("too many steps", {"steps": 40000}, "context_length_exceeded"),
     decode("huge steps", {"steps": 2**53 - 1, "stream": True}, "context_length_exceeded"),
     decode("another length", {"if_length": 3}, "length_mismatch", "if_length", 409),
-    decode("another model", {"model": "nobody"}, "model_not_found", "model", 404),
+    decode("another model", {"model": "nobody"}, "model_mismatch", "model", 409),
     decode("nobody", {"session": "nobody"}, "session_not_found", "session", 404),
     case("decode of nothing", {}, 400, "invalid_request", "session", path="/decode"),
     case("decode with an empty body", b"", 400, "invalid_request", "session", path="/decode"),
@@ -214,7 +217,7 @@ FLOATS = [
     number("1e39", b"1e39", "invalid_request", "inputs"),
     number("-1e39", b"-1e39", "invalid_request", "inputs"),
     number("3.5e38", b"3.5e38", "invalid_request", "inputs"),
-    number("FLT_MAX and a half", b"3.4028235677973366e38", "invalid_request", "inputs"),
+    number("FLT_MAX and a half", b"3.4028235677973367e38", "invalid_request", "inputs"),
     number("many digits", b"1" * 400, "invalid_request", "inputs"),
     number("huge exponent", b"1e99999999999999999999", "invalid_request", "inputs"),
     number("+1", b"+1"),
@@ -268,8 +271,8 @@ PATHS = [
       for query, param in (("limit=0", "limit"), ("limit=1001", "limit"), ("limit=-1", "limit"),
                            ("limit=1.5", "limit"), ("limit=x", "limit"), ("limit=", "limit"),
                            ("limit", "limit"), ("limit=+5", "limit"), ("limit=1%00", "limit"),
-                           ("limit=99999999999999999999", "limit"), ("limit=5&limit=5", "limit"),
-                           ("after=a%20b", "after"), ("after=..", "after"), ("after=a&after=b", "after"),
+                           ("limit=99999999999999999999", "limit"), ("limit=5&limit=5", None),
+                           ("after=a%20b", "after"), ("after=..", "after"), ("after=a&after=b", None),
                            ("after=" + "a" * 65, "after"), ("offset=3", None))],
     get("query of another route", "/health?limit=1", 400, "invalid_request", None),
     get("query of a POST", "/prefill?session=a", 400, "invalid_request", None, "POST"),
@@ -316,7 +319,7 @@ def session(name, path, body, status, code, param=ANY):
 
 SESSIONS = [
     *[session(json.dumps(value)[:20], "truncate", {"length": value}, 400, "invalid_request", "length")
-      for value in NOT_WHOLE + [9, 2**53 + 1]],
+      for value in NOT_WHOLE + [9]],
     session("nothing", "truncate", {}, 400, "invalid_request", "length"),
     session("no body", "truncate", b"", 400, "invalid_request", "length"),
     session("unknown field", "truncate", {"length": 1, "at": 1}, 400, "invalid_request", None),
@@ -353,7 +356,9 @@ class Witness:
     def check(self):
         assert self.client.session(WITNESS)["length"] == 7
         assert (self._next() == self.output).all()
-        assert not self.client.exists("bad")
+        if self.client.exists("bad"):
+            self.client.delete("bad")
+            raise AssertionError("the bad request made a session")
 
 
 @pytest.fixture(scope="module")
@@ -370,8 +375,8 @@ def test_refused(witness, one):
     param = () if one.param is ANY else (one.param,)
     error = reply.error(one.status, one.code, *param)
     assert len(reply.body) <= contract.ERROR_MAX_BYTES
-    for known in ("evil", "nobody", "a b"):
-        assert known not in error["message"], "an error echoes its request"
+    for sent in ("evil", "nobody"):
+        assert sent not in error["message"], "an error echoes its request"
     witness.check()
 
 
@@ -445,11 +450,10 @@ FRAMING = {
     "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 405, 505, None}),
     "HTTP/0.9": (b"GET /health\r\n\r\n", {400, None}),
     "HTTP/9.9": (b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", {400, 505, None}),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), {400, None}),
-    "zeros": (bytes(1000), {400, None}),
     "binary": (bytes(range(256)) * 4 + b"\r\n\r\n", {400, None}),
     "space in the URL": (b"GET /hea lth HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 505, None}),
-    "NUL in the URL": (b"GET /health\0x HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, None}),
+    "NUL in the URL": (
+        b"GET /nowhere\0/health HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, None}),
     "NUL in a header": (b"GET /sessions HTTP/1.1\r\nHost: localhost\0evil\r\n\r\n", {200, 400, 403, None}),
     "no method": (b" /health HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 405, None}),
     "CONNECT": (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 405, None}),
@@ -457,8 +461,17 @@ FRAMING = {
 }
 
 
+def send_all(sock, data):
+    """Sends and closes our side; the server may have enough before it has all."""
+    try:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
 def first_reply(sock):
-    """The first reply on the socket, up to the close of the connection; None if none came."""
+    """The first reply on the socket, read until the connection is closed; None if none came."""
     data = b""
     try:
         while piece := sock.recv(65536):
@@ -466,7 +479,7 @@ def first_reply(sock):
     except ConnectionError:
         pass
     if not data:
-        return None, data
+        return None
     head, _, body = data.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0].startswith(b"HTTP/1."), lines[0]
@@ -475,7 +488,7 @@ def first_reply(sock):
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.strip()] = value.strip()
     length = int(headers.get("Content-Length", 0))
-    return Reply(int(lines[0].split()[1]), Headers(headers), body[:length]), data
+    return Reply(int(lines[0].split()[1]), Headers(headers), body[:length])
 
 
 class Headers(dict):
@@ -488,12 +501,8 @@ def test_framing(witness, name):
     """Answered or closed, and never is what follows taken for a request."""
     request, statuses = FRAMING[name]
     with witness.client.connect() as sock:
-        try:
-            sock.sendall(request)
-            sock.shutdown(socket.SHUT_WR)
-        except ConnectionError:
-            pass
-        reply, _ = first_reply(sock)
+        send_all(sock, request)
+        reply = first_reply(sock)
     status = reply.status if reply else None
     assert status in statuses, f"{status}: {reply.body if reply else b''}"
     if reply and reply.status >= 400 and reply.content_type == "application/json":
@@ -513,6 +522,23 @@ def test_framing_is_answered_without_a_close(witness, name):
         line = sock.makefile("rb").readline()
     assert int(line.split()[1]) in statuses
     witness.check()
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
+        bytes(1000),
+        b"POST /prefill HTTP/1.1\r\nHost: localhost\r\nContent-Le",
+        post(b"Content-Length: 60\r\n", b"{"),
+        post(CHUNKED, b"5\r\n{}"),
+    ],
+)
+def test_half_a_request(witness, beginning):
+    """What never becomes a request disturbs nobody while it stands there."""
+    with witness.client.connect() as sock:
+        sock.sendall(beginning)
+        witness.check()
 
 
 # ------------------------------------------------------------------------------- large bodies
@@ -537,6 +563,9 @@ def chunks(body, size=1000):
 
 def test_largest_body(small):
     assert small.request("POST", "/prefill", padded(4096)).ok()["length"] == 1
+    with small.connect() as sock:
+        sock.sendall(post(CHUNKED + b"Connection: close\r\n", chunks(padded(4096))))
+        assert first_reply(sock).ok()["length"] == 2
     small.delete("bad")
 
 
@@ -546,25 +575,13 @@ def test_body_too_large(small, size):
     assert not small.exists("bad")
 
 
-@pytest.mark.parametrize("size", [4096, 4097, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [4097, 100_000, 3_000_000])
 def test_chunked_body_too_large(small, size):
     with small.connect() as sock:
-        try:
-            sock.sendall(post(CHUNKED, chunks(padded(size))))
-            sock.shutdown(socket.SHUT_WR)
-        except ConnectionError:
-            pass
-        reply, _ = first_reply(sock)
-    if size == 4096:
-        assert reply.status == 200
-        small.delete("bad")
-        return
-    # A body far too large may be cut off: then the reset can overtake the answer.
-    if reply is None:
-        assert size > 1_000_000
-    else:
-        reply.error(413, "body_too_large")
-        contract.check_error(reply)
+        send_all(sock, post(CHUNKED, chunks(padded(size))))
+        reply = first_reply(sock)
+    reply.error(413, "body_too_large")
+    contract.check_error(reply)
     assert not small.exists("bad")
 
 

@@ -97,7 +97,7 @@ def test_a_parked_stream_goes_on_where_it_stopped(wide, sid):
     """A reader that rests loses nothing: all steps come, once, in order, with the same bits."""
     wide.prefill(session=sid, inputs=short_rows(1), output="none")
     wide.prefill(session=f"{sid}.other", inputs=short_rows(1), output="none")
-    count = 2500
+    count = 600
     stream = wide.stream(session=sid, steps=count, receive_bytes=LITTLE)
     assert parked(wide, sid) < count
     steps = stream.rest()
@@ -181,7 +181,7 @@ def test_leaves_the_queue(wide, sid, path, reset):
     """A request that waits for its session is gone with its client; the one before it is not."""
     inputs = short_rows(4)
     wide.prefill(session=sid, inputs=inputs[:3], output="none")
-    stream = wide.stream(session=sid, steps=1500, receive_bytes=LITTLE)
+    stream = wide.stream(session=sid, steps=600, receive_bytes=LITTLE)
     parked(wide, sid)
     assert wide.metrics().get_value("attnd_queue_depth") == 0
     fields = {"session": sid, "inputs": inputs[3:], "wait_ms": 60000}
@@ -190,8 +190,8 @@ def test_leaves_the_queue(wide, sid, path, reset):
     hang_up(connection.sock, reset)
     eventually(lambda: wide.metrics().get_value("attnd_queue_depth") == 0, "it is gone")
     assert in_flight(wide, sid)
-    assert len(stream.rest()) == 1500
-    assert idle(wide, sid)["length"] == 1503
+    assert len(stream.rest()) == 600
+    assert idle(wide, sid)["length"] == 603
     wide.delete(sid)
 
 
@@ -222,7 +222,7 @@ def test_leaves_between_requests(client):
 def test_a_busy_session_refuses(wide, sid):
     inputs = short_rows(1)
     wide.prefill(session=sid, inputs=inputs, output="none")
-    stream = wide.stream(session=sid, steps=1500, receive_bytes=LITTLE)
+    stream = wide.stream(session=sid, steps=600, receive_bytes=LITTLE)
     stream.next()
     requests = {
         "/prefill": {"session": sid, "inputs": inputs},
@@ -235,9 +235,9 @@ def test_a_busy_session_refuses(wide, sid):
         reply.error(409, "session_busy", "session")
         assert int(reply.headers["Retry-After"]) >= 1
     assert in_flight(wide, sid)
-    assert len(stream.rest()) == 1499
+    assert len(stream.rest()) == 599
     assert stream.done["reason"] == "length"
-    assert idle(wide, sid)["length"] == 1501
+    assert idle(wide, sid)["length"] == 601
     wide.delete(sid)
 
 
@@ -285,7 +285,7 @@ def test_slow_readers(launch):
     names = [f"slow{i}" for i in range(64)]
     for name in names:
         client.prefill(session=name, inputs=row, output="none")
-    streams = [client.stream(session=name, steps=3000, receive_bytes=LITTLE) for name in names]
+    streams = [client.stream(session=name, steps=1000, receive_bytes=LITTLE) for name in names]
     readers = SlowReaders(streams)
     readers.start()
     try:
@@ -304,7 +304,7 @@ def test_slow_readers(launch):
         readers.join()
     for name in names:
         session = idle(client, name)
-        assert 1 < session["length"] < 3001
+        assert 1 < session["length"] < 1001
         assert session["kv"]["reserved_bytes"] == 0
     assert client.verify(names[0])["bit_identical"]
     for stream in streams:
