@@ -1,0 +1,590 @@
+/* The numeric primitives: every variant that this processor runs gives the scalar variant's bits,
+ * for every shape, and touches nothing but its outputs.
+ *
+ * Each argument lies at the end of a fence, memory followed by a page that nobody may touch, so
+ * reading or writing past it is a fault. The fences of outputs are compared whole. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <xmmintrin.h>
+
+#include "engine/compute/kernels.h"
+
+/* Everything here runs on one thread, so ThreadSanitizer sees nothing new in the full sweep. */
+#ifdef __SANITIZE_THREAD__
+#define STRIDE 7
+#else
+#define STRIDE 1
+#endif
+
+#define FENCE_FLOATS ((size_t)1 << 18)
+#define GUARD_FLOATS 64
+/* What stands where nothing may be written. */
+#define GUARD 0x5a5a5a5au
+
+/* Memory before a forbidden page. */
+typedef struct fence {
+    float *end;
+} fence;
+
+enum { X, W, Y, Y2, N_FENCES };
+static fence fences[N_FENCES];
+
+static const attn_kernels *variants[3];
+static size_t n_variants;
+
+static int make_fences(void **state)
+{
+    (void)state;
+    attn_kernels_thread_init();
+    for (size_t i = 0; i < N_FENCES; i++) {
+        size_t bytes = FENCE_FLOATS * sizeof(float);
+        char *map =
+            mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED || mprotect(map + bytes, 4096, PROT_NONE) != 0)
+            return -1;
+        fences[i].end = (float *)(void *)(map + bytes);
+    }
+    static const char *const names[] = {"avx2", "avx512"};
+    for (size_t i = 0; i < 2; i++) {
+        const attn_kernels *kernels = attn_kernels_select(names[i]);
+        if (kernels != NULL)
+            variants[n_variants++] = kernels;
+        else
+            printf("skip: %s: this processor lacks it\n", names[i]);
+    }
+    return 0;
+}
+
+/* The last n floats of a fence, whose values are up to the caller. */
+static float *last(size_t which, size_t n)
+{
+    assert_true(n + GUARD_FLOATS <= FENCE_FLOATS);
+    return fences[which].end - n;
+}
+
+/* n outputs at the end of a fence, they and what lies before them marked as not written. */
+static float *outputs(size_t which, size_t n)
+{
+    uint32_t guard = GUARD;
+    float *p = last(which, n + GUARD_FLOATS);
+    for (size_t i = 0; i < n + GUARD_FLOATS; i++)
+        memcpy(&p[i], &guard, sizeof guard);
+    return p + GUARD_FLOATS;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The same bits; any NaN is as good as another, since none is ever served. */
+static bool same(float a, float b)
+{
+    return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b));
+}
+
+/* The n outputs in Y (scalar) and Y2 (variant), and the guards before them, are the same. */
+static bool same_outputs(size_t n)
+{
+    const float *a = last(Y, n + GUARD_FLOATS), *b = last(Y2, n + GUARD_FLOATS);
+    for (size_t i = 0; i < n + GUARD_FLOATS; i++) {
+        if (!same(a[i], b[i]) || (i < GUARD_FLOATS && bits_of(b[i]) != GUARD))
+            return false;
+    }
+    return true;
+}
+
+static uint64_t random_state = 1;
+
+static uint32_t next_random(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 32);
+}
+
+static float uniform(void)
+{
+    return (float)(next_random() >> 8) * 0x1p-23f - 1.0f;
+}
+
+/* Kinds of values. */
+enum { PLAIN, EQUAL, TINY, MIXED, HUGE_VALUES, N_KINDS };
+
+static float value(int kind)
+{
+    static const float odd[] = {0.0f, -0.0f,  1e-40f, -1e-45f, 1.17549435e-38f,
+                                1.0f, -3e18f, 2e-19f};
+    switch (kind) {
+    case EQUAL:
+        return 0.7f;
+    case TINY:
+        return uniform() * 1e-20f;
+    case MIXED:
+        return next_random() % 2 ? uniform() : odd[next_random() % 8];
+    case HUGE_VALUES:
+        return uniform() * 3e38f;
+    default:
+        return uniform();
+    }
+}
+
+static float *values(size_t which, size_t n, int kind)
+{
+    float *p = last(which, n);
+    for (size_t i = 0; i < n; i++)
+        p[i] = value(kind);
+    return p;
+}
+
+/* ----------------------------------------------------------------------------------- matmul */
+
+static void check_matmul(size_t m, size_t n, size_t k, int kind)
+{
+    /* Rows apart from each other and, by ldx's remainder, on every alignment. */
+    size_t ldx = k + m % 3, ldy = n + k % 3;
+    size_t n_x = (m - 1) * ldx + k, n_y = (m - 1) * ldy + n;
+    const float *x = values(X, n_x, kind), *panel = values(W, k * ATTN_PANEL, kind);
+    attn_kernels_scalar.matmul(m, n, k, x, ldx, panel, outputs(Y, n_y), ldy);
+    for (size_t v = 0; v < n_variants; v++) {
+        variants[v]->matmul(m, n, k, x, ldx, panel, outputs(Y2, n_y), ldy);
+        if (!same_outputs(n_y))
+            fail_msg("%s matmul m %zu n %zu k %zu kind %d", variants[v]->name, m, n, k, kind);
+    }
+}
+
+static void test_matmul(void **state)
+{
+    (void)state;
+    for (size_t m = 1; m <= 12; m++) {
+        for (size_t n = 1; n <= ATTN_PANEL; n++) {
+            for (size_t k = 0; k <= 40; k += STRIDE)
+                check_matmul(m, n, k, (int)((m + n + k) % N_KINDS));
+        }
+    }
+    for (size_t m = 1; m <= 80; m++) {
+        for (size_t n = 1; n <= ATTN_PANEL; n += 5)
+            check_matmul(m, n, 17, (int)(m % N_KINDS));
+    }
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        check_matmul(7, 32, 768, kind);
+        check_matmul(13, 9, 3001, kind);
+        check_matmul(1, 31, 4096, kind);
+    }
+}
+
+/* The formula itself, with sums that are exact. */
+static void test_matmul_small_integers(void **state)
+{
+    (void)state;
+    const size_t m = 3, n = 5, k = 4;
+    float x[12], panel[4 * ATTN_PANEL] = {0}, y[15];
+    for (size_t i = 0; i < m * k; i++)
+        x[i] = (float)i;
+    for (size_t i = 0; i < k; i++) {
+        for (size_t c = 0; c < n; c++)
+            panel[i * ATTN_PANEL + c] = (float)(10 * i + c);
+    }
+    attn_kernels_scalar.matmul(m, n, k, x, k, panel, y, n);
+    for (size_t r = 0; r < m; r++) {
+        for (size_t c = 0; c < n; c++) {
+            size_t sum = 0;
+            for (size_t i = 0; i < k; i++)
+                sum += (r * k + i) * (10 * i + c);
+            assert_true(y[r * n + c] == (float)sum);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------ scores */
+
+#define MAX_PAGES 32
+
+static void check_scores(size_t m, size_t head_dim, size_t n_pages, int kind)
+{
+    size_t page_floats = head_dim * ATTN_LANES, lds = n_pages * ATTN_LANES + m % 2;
+    size_t n_y = (m - 1) * lds + n_pages * ATTN_LANES;
+    const float *q = values(X, m * head_dim, kind);
+    const float *keys = values(W, n_pages * page_floats + n_pages, kind), *pages[MAX_PAGES];
+    /* In no order, and on every alignment. */
+    for (size_t p = 0; p < n_pages; p++)
+        pages[p] = keys + (n_pages - 1 - p) * (page_floats + 1) + 1;
+    float scale = 1.0f / sqrtf((float)head_dim);
+    attn_kernels_scalar.scores(m, head_dim, scale, q, pages, n_pages, outputs(Y, n_y), lds);
+    for (size_t v = 0; v < n_variants; v++) {
+        variants[v]->scores(m, head_dim, scale, q, pages, n_pages, outputs(Y2, n_y), lds);
+        if (!same_outputs(n_y))
+            fail_msg("%s scores m %zu head_dim %zu pages %zu kind %d", variants[v]->name, m,
+                     head_dim, n_pages, kind);
+    }
+}
+
+static void test_scores(void **state)
+{
+    (void)state;
+    for (size_t m = 1; m <= ATTN_QUERY_ROWS; m++) {
+        for (size_t head_dim = 2; head_dim <= 130; head_dim += 2 * STRIDE) {
+            for (size_t n_pages = 1; n_pages <= 5; n_pages++)
+                check_scores(m, head_dim, n_pages, (int)((m + head_dim / 2 + n_pages) % N_KINDS));
+        }
+    }
+    for (size_t n_pages = 6; n_pages <= MAX_PAGES; n_pages++) {
+        check_scores(1, 20, n_pages, PLAIN);
+        check_scores(5, 34, n_pages, MIXED);
+        check_scores(12, 8, n_pages, PLAIN);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- softmax */
+
+static size_t up_to_lanes(size_t n)
+{
+    return (n + ATTN_LANES - 1) / ATTN_LANES * ATTN_LANES;
+}
+
+/* Copies n scores into a fence whose last vector is filled up with what must not matter. */
+static float *softmax_row(size_t which, const float *scores, size_t n)
+{
+    static const float rest[] = {3e38f, NAN, -INFINITY, INFINITY};
+    float *s = outputs(which, up_to_lanes(n));
+    memcpy(s, scores, n * sizeof *s);
+    for (size_t i = n; i < up_to_lanes(n); i++)
+        s[i] = rest[i % 4];
+    return s;
+}
+
+/* Whether the row is finite, in every variant's opinion; and all variants agree on the rest. */
+static bool check_softmax(const float *scores, size_t n)
+{
+    float max, sum, max2, sum2;
+    const float *a = softmax_row(Y, scores, n);
+    bool finite = attn_kernels_scalar.softmax(n, last(Y, up_to_lanes(n)), &max, &sum);
+    for (size_t v = 0; v < n_variants; v++) {
+        float *b = softmax_row(Y2, scores, n);
+        if (variants[v]->softmax(n, b, &max2, &sum2) != finite)
+            fail_msg("%s softmax n %zu: finite?", variants[v]->name, n);
+        /* Of zeros, either is the largest: no result depends on the sign. */
+        if (finite && (max != max2 || bits_of(sum) != bits_of(sum2)))
+            fail_msg("%s softmax n %zu: max %a %a sum %a %a", variants[v]->name, n, (double)max,
+                     (double)max2, (double)sum, (double)sum2);
+        for (size_t i = 0; finite && i < n; i++) {
+            if (bits_of(a[i]) != bits_of(b[i]))
+                fail_msg("%s softmax n %zu: element %zu", variants[v]->name, n, i);
+        }
+        for (size_t i = 1; i <= GUARD_FLOATS; i++)
+            assert_int_equal(bits_of(b[-(ptrdiff_t)i]), GUARD);
+    }
+    return finite;
+}
+
+static void test_softmax(void **state)
+{
+    (void)state;
+    static const float spans[] = {1.0f, 30.0f, 200.0f, 1e-30f, 1e38f, 0.0f};
+    float scores[530];
+    for (size_t n = 1; n <= 530; n++) {
+        for (size_t span = 0; span < sizeof spans / sizeof spans[0]; span++) {
+            for (size_t i = 0; i < n; i++)
+                scores[i] = uniform() * spans[span]; /* of span 0: zeros of either sign */
+            assert_true(check_softmax(scores, n));
+        }
+        for (size_t i = 0; i < n; i++)
+            scores[i] = value(MIXED);
+        assert_true(check_softmax(scores, n));
+    }
+}
+
+/* Against double: weights, maximum and sum. */
+static void test_softmax_values(void **state)
+{
+    (void)state;
+    float scores[100], *s = last(Y, 112), max, sum;
+    double total = 0;
+    for (size_t i = 0; i < 100; i++)
+        s[i] = scores[i] = 20 * uniform();
+    assert_true(attn_kernels_scalar.softmax(100, s, &max, &sum));
+    for (size_t i = 0; i < 100; i++) {
+        assert_true(scores[i] <= max);
+        double weight = exp((double)scores[i] - (double)max);
+        assert_true(fabs((double)s[i] - weight) <= 3e-6 * weight);
+        total += weight;
+    }
+    assert_true(fabs((double)sum - total) < 1e-5 * total);
+}
+
+static void test_softmax_sees_what_is_not_finite(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    float scores[530];
+    for (size_t n = 1; n <= 530; n += n < 70 ? 1 : 23) {
+        for (size_t at = 0; at < n; at += STRIDE) {
+            for (size_t b = 0; b < 3; b++) {
+                for (size_t i = 0; i < n; i++)
+                    scores[i] = uniform();
+                scores[at] = bad[b];
+                assert_false(check_softmax(scores, n));
+                scores[n - 1 - at] = bad[next_random() % 3];
+                assert_false(check_softmax(scores, n));
+            }
+        }
+        for (size_t i = 0; i < n; i++)
+            scores[i] = -INFINITY;
+        assert_false(check_softmax(scores, n));
+    }
+}
+
+/* --------------------------------------------------------------------------------------- exp */
+
+static void test_exp_is_close(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint32_t bits = 0x80000000u; bits <= bits_of(ATTN_EXP_MIN); bits += 997 * STRIDE) {
+        float x = float_of(bits);
+        double expected = exp((double)x), error = fabs((double)attn_exp(x) - expected) / expected;
+        worst = error > worst ? error : worst;
+    }
+    printf("largest relative error of attn_exp: %.3g\n", worst);
+    assert_true(worst < 3e-7);
+    assert_true(attn_exp(0.0f) == 1.0f && attn_exp(-0.0f) == 1.0f);
+    assert_true(attn_exp(ATTN_EXP_MIN) > 0.0f);
+    assert_true(attn_exp(nextafterf(ATTN_EXP_MIN, -INFINITY)) == 0.0f);
+    assert_true(attn_exp(-1e30f) == 0.0f && attn_exp(-INFINITY) == 0.0f);
+}
+
+static void check_exp_row(const float x[ATTN_LANES])
+{
+    for (size_t v = 0; v <= n_variants; v++) {
+        const attn_kernels *kernels = v < n_variants ? variants[v] : &attn_kernels_scalar;
+        float s[ATTN_LANES], max, sum;
+        memcpy(s, x, sizeof s);
+        assert_true(kernels->softmax(ATTN_LANES, s, &max, &sum));
+        for (size_t i = 0; i < ATTN_LANES; i++) {
+            if (bits_of(s[i]) != bits_of(attn_exp(x[i])))
+                fail_msg("%s: exp(%a)", kernels->name, (double)x[i]);
+        }
+    }
+}
+
+/* Rows with a 0 in front, which is then their largest and is subtracted from all. */
+static void test_exp_is_that_of_softmax(void **state)
+{
+    (void)state;
+    float x[ATTN_LANES] = {
+        0,        ATTN_EXP_MIN, nextafterf(ATTN_EXP_MIN, 0), nextafterf(ATTN_EXP_MIN, -INFINITY),
+        -FLT_MAX, -1e-40f};
+    check_exp_row(x);
+    for (uint32_t bits = 0x80000000u; bits <= bits_of(-100.0f);) {
+        for (size_t i = 1; i < ATTN_LANES; i++, bits += 991 * STRIDE)
+            x[i] = float_of(bits);
+        check_exp_row(x);
+    }
+}
+
+/* ------------------------------------------------------------------------------- row by row */
+
+static void check_mix(size_t m, size_t n, size_t head_dim, int kind)
+{
+    size_t ldp = n + m % 5, n_o = m * head_dim;
+    const float *p = values(X, (m - 1) * ldp + n, kind), *v = values(W, n * head_dim, kind);
+    float start[ATTN_QUERY_ROWS * 130];
+    for (size_t i = 0; i < n_o; i++)
+        start[i] = value(kind);
+    float *o = outputs(Y, n_o);
+    memcpy(o, start, n_o * sizeof *o);
+    attn_kernels_scalar.mix(m, n, head_dim, p, ldp, v, o);
+    for (size_t k = 0; k < n_variants; k++) {
+        o = outputs(Y2, n_o);
+        memcpy(o, start, n_o * sizeof *o);
+        variants[k]->mix(m, n, head_dim, p, ldp, v, o);
+        if (!same_outputs(n_o))
+            fail_msg("%s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name, m, n, head_dim,
+                     kind);
+    }
+}
+
+static void test_mix(void **state)
+{
+    (void)state;
+    for (size_t m = 1; m <= ATTN_QUERY_ROWS; m++) {
+        for (size_t n = 1; n <= ATTN_LANES; n++) {
+            for (size_t head_dim = 2; head_dim <= 130; head_dim += 2 * STRIDE)
+                check_mix(m, n, head_dim, (int)((m + n + head_dim / 2) % N_KINDS));
+        }
+    }
+}
+
+static void check_vectors(size_t n, int kind)
+{
+    const float *x = values(X, n, kind), *w = values(W, n, kind);
+    float a = value(kind), b = value(kind), eps = n % 2 ? 1e-6f : 0.0f;
+    for (size_t v = 0; v < n_variants; v++) {
+        const attn_kernels *kernels = variants[v];
+        for (int what = 0; what < 4; what++) {
+            float *y = outputs(Y, n), *y2 = outputs(Y2, n);
+            memcpy(y, x, n * sizeof *y);
+            memcpy(y2, x, n * sizeof *y);
+            if (what == 0) {
+                attn_kernels_scalar.merge(n, a, y, b, w);
+                kernels->merge(n, a, y2, b, w);
+            } else if (what == 1) {
+                attn_kernels_scalar.scale(n, a, y);
+                kernels->scale(n, a, y2);
+            } else if (what == 2) {
+                attn_kernels_scalar.rmsnorm(n, eps, y, w, y);
+                kernels->rmsnorm(n, eps, y2, w, y2);
+            } else {
+                attn_kernels_scalar.rmsnorm(n, eps, x, w, y);
+                kernels->rmsnorm(n, eps, x, w, y2);
+            }
+            if (!same_outputs(n))
+                fail_msg("%s n %zu kind %d: %s", kernels->name, n, kind,
+                         what == 0   ? "merge"
+                         : what == 1 ? "scale"
+                                     : "rmsnorm");
+        }
+        assert_true(kernels->finite(n, x));
+    }
+    assert_true(attn_kernels_scalar.finite(n, x));
+}
+
+static void check_rope(size_t half, int kind)
+{
+    const float *cosines = values(X, half, kind), *sines = values(W, half, kind);
+    float *y = outputs(Y, 2 * half), *y2 = outputs(Y2, 2 * half), x[260];
+    for (size_t i = 0; i < 2 * half; i++)
+        x[i] = y[i] = value(kind);
+    attn_kernels_scalar.rope(half, y, cosines, sines);
+    for (size_t v = 0; v < n_variants; v++) {
+        memcpy(y2, x, 2 * half * sizeof *y2);
+        variants[v]->rope(half, y2, cosines, sines);
+        if (!same_outputs(2 * half))
+            fail_msg("%s rope half %zu kind %d", variants[v]->name, half, kind);
+    }
+}
+
+static void test_vectors(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        for (size_t n = 1; n <= 130; n++) {
+            check_vectors(n, kind);
+            check_rope(n, kind);
+        }
+        check_vectors(768, kind);
+        check_vectors(4099, kind);
+    }
+}
+
+static void test_rmsnorm_values(void **state)
+{
+    (void)state;
+    float x[50], w[50], y[50];
+    double squares = 0;
+    for (size_t i = 0; i < 50; i++) {
+        x[i] = 3 * uniform();
+        w[i] = uniform();
+        squares += (double)x[i] * (double)x[i];
+    }
+    attn_kernels_scalar.rmsnorm(50, 1e-3f, x, w, y);
+    for (size_t i = 0; i < 50; i++) {
+        double expected = (double)x[i] / sqrt(squares / 50 + 1e-3) * (double)w[i];
+        assert_true(fabs((double)y[i] - expected) <= 1e-6 * fabs(expected));
+    }
+}
+
+static void test_finite_sees_every_element(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t n = 1; n <= 70; n++) {
+        for (size_t at = 0; at < n; at++) {
+            for (size_t b = 0; b < 3; b++) {
+                float *x = values(X, n, at % 2 ? PLAIN : HUGE_VALUES);
+                x[at] = bad[b];
+                assert_false(attn_kernels_scalar.finite(n, x));
+                for (size_t v = 0; v < n_variants; v++)
+                    assert_false(variants[v]->finite(n, x));
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------- choice and mode */
+
+static void test_select(void **state)
+{
+    (void)state;
+    assert_ptr_equal(attn_kernels_select("scalar"), &attn_kernels_scalar);
+    assert_null(attn_kernels_select(""));
+    assert_null(attn_kernels_select("avx"));
+    assert_null(attn_kernels_select("AVX2"));
+    assert_ptr_equal(attn_kernels_select("auto"),
+                     n_variants > 0 ? variants[n_variants - 1] : &attn_kernels_scalar);
+    for (size_t v = 0; v < n_variants; v++)
+        assert_ptr_equal(attn_kernels_select(variants[v]->name), variants[v]);
+}
+
+/* Bit 0: a subnormal operand counts as zero; bit 1: a subnormal result becomes zero. */
+static void *flushing(void *init)
+{
+    volatile float subnormal = 1e-40f, small = 1e-30f, big = 0x1p100f, tiny = 1e-10f;
+    _mm_setcsr(0x1f80); /* how programs start; a thread inherits its maker's mode */
+    if (init != NULL)
+        attn_kernels_thread_init();
+    uintptr_t mode = (uintptr_t)(subnormal * big == 0.0f) | (uintptr_t)(small * tiny == 0.0f) << 1;
+    return (void *)mode;
+}
+
+static void test_thread_init_flushes_subnormals(void **state)
+{
+    (void)state;
+    for (uintptr_t init = 0; init < 2; init++) {
+        pthread_t thread;
+        void *mode;
+        assert_int_equal(pthread_create(&thread, NULL, flushing, (void *)init), 0);
+        assert_int_equal(pthread_join(thread, &mode), 0);
+        assert_int_equal((uintptr_t)mode, init ? 3 : 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_thread_init_flushes_subnormals),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_matmul_small_integers),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_softmax_values),
+        cmocka_unit_test(test_softmax_sees_what_is_not_finite),
+        cmocka_unit_test(test_exp_is_close),
+        cmocka_unit_test(test_exp_is_that_of_softmax),
+        cmocka_unit_test(test_mix),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_rmsnorm_values),
+        cmocka_unit_test(test_finite_sees_every_element),
+    };
+    return cmocka_run_group_tests(tests, make_fences, NULL);
+}
