@@ -33,7 +33,7 @@ INLINE void v16_store(float *p, v16 a)
 
 INLINE __mmask16 lane_mask(size_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1u);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
 
 INLINE v16 v16_load_n(const float *p, size_t n)
