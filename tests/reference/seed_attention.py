@@ -89,7 +89,7 @@ def rms_norm(x, weight, eps):
 
 
 def attend(config, weights, layer, x, rotation, past, trace):
-    """One attention layer: (output rows, all keys, all values) of input rows x [batch, seq, hidden].
+    """One attention layer: (output rows, all keys, all values) of rows x [batch, seq, hidden].
 
     weights: every tensor of the model by name; a projection's bias may be among them.
     rotation: (cos, sin) of the rows' positions.
