@@ -20,7 +20,6 @@ void srv_head_add(srv_head *h, const char *name, size_t len, const char *value, 
 {
     if (!value)
         value = "";
-    h->bad_name |= len == 0;
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)name[i] <= ' ' || name[i] == 127)
             h->bad_name = true;

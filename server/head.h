@@ -16,7 +16,7 @@
  * repeated. */
 typedef struct srv_head {
     bool http_1_0;
-    bool bad_name;     /* a header name that is empty or has white space or a control character */
+    bool bad_name;     /* a header name with white space or a control character */
     bool other_coding; /* a Transfer-Encoding that is not "chunked" */
     bool expects;      /* Expect: the client waits before it sends the body */
     unsigned n_lengths, n_codings, n_hosts;
