@@ -4,9 +4,11 @@
 
 #define LN2_HIGH 6.93147180369123816490e-01 /* the upper 32 bits of ln 2 */
 #define LN2_LOW 1.90821492927058770002e-10
-#define HALF_PI_1 1.57079632673412561417e+00 /* pi/2 in three parts of 33 bits */
-#define HALF_PI_2 6.07710050630396597660e-11
-#define HALF_PI_3 2.02226624871116645580e-21
+/* pi/2 in three parts, the first two of 28 bits: their products with the quarter turns of 2^24
+ * positions are exact. */
+#define HALF_PI_1 1.57079632580280303955e+00
+#define HALF_PI_2 9.92093573959351715530e-10
+#define HALF_PI_3 5.72118872610983179676e-18
 #define ROUND_MAGIC 6755399441055744.0 /* 1.5 * 2^52: adding it rounds to an integer */
 
 static double round_to_integer(double x)
