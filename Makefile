@@ -51,7 +51,7 @@ SANITIZE := $(SANITIZE_$(CONFIG))
 CPPFLAGS := -I. -D_GNU_SOURCE -MMD -MP
 CFLAGS = -std=c11 -g -pthread $(OPTIMIZE) $(NUMERICS) $(WARNINGS) $(WERROR) $(SANITIZE) $(ISA)
 LDFLAGS := -pthread $(SANITIZE)
-LDLIBS := -lmicrohttpd -lcjson -lm
+LDLIBS := -lmicrohttpd -lcjson -lpcre2-8 -lutf8proc -lm
 
 # What the sanitized programs are told at run time.
 RUN_asan := ATTND_TEST_SLOWDOWN=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
@@ -78,7 +78,7 @@ OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST
 
 # ---------------------------------------------------------------------------------- packages
 
-RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev curl
+RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
 TEST_PACKAGES := $(RUN_PACKAGES) libcmocka-dev python3-pytest python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
 

@@ -1,10 +1,11 @@
 #include "engine/engine.h"
 
 #include "engine/engine_state.h"
+#include "engine/model/tokenizer.h"
 #include "engine/sched/job.h"
 #include "engine/sched/scheduler.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --------------------------------------------------------------------------- open and close */
@@ -30,6 +31,15 @@ static bool folder_name(const char *dir, char name[ATTN_MODEL_NAME_MAX + 1])
     return true;
 }
 
+static attn_load_options load_options(const attn_options *options)
+{
+    return (attn_load_options){
+        .random_seed = options->has_random_seed ? &options->random_seed : NULL,
+        .has_dtype = options->has_weights_dtype,
+        .dtype = options->weights_dtype,
+    };
+}
+
 static attn_status load_sources(attn_engine *engine, const attn_options *options, attn_error *err)
 {
     for (size_t i = 0; i < options->n_models; i++) {
@@ -45,9 +55,8 @@ static attn_status load_sources(attn_engine *engine, const attn_options *options
                              "(--model NAME=DIR gives one)");
         if (attn_model_find(engine, name) >= 0 && engine->n_models > 0)
             return attn_fail(err, ATTN_E_INVALID, "models", "two models are named %s", name);
-        attn_model *model =
-            attn_model_load(name, source->dir,
-                            options->has_random_seed ? &options->random_seed : NULL, err);
+        attn_load_options load = load_options(options);
+        attn_model *model = attn_model_load(name, source->dir, &load, err);
         if (model == NULL)
             return err == NULL ? ATTN_E_FORMAT : err->status;
         engine->models[engine->n_models++].model = model;
@@ -65,16 +74,16 @@ static attn_status load_models(attn_engine *engine, const attn_options *options,
     for (size_t i = 0; status == ATTN_OK && i < attn_builtin_count(); i++) {
         if (engine->n_models > 0 && attn_model_find(engine, attn_builtin_name(i)) >= 0)
             continue;
-        attn_model *model = attn_model_load_builtin(i, err);
+        attn_load_options load = load_options(options);
+        attn_model *model = attn_model_load_builtin(i, &load, err);
         if (model == NULL)
             return ATTN_E_FORMAT;
         engine->models[engine->n_models++].model = model;
     }
     for (size_t i = 0; status == ATTN_OK && i < engine->n_models; i++) {
         attn_served_model *served = &engine->models[i];
-        const attn_config *c = &served->model->config;
-        size_t kv = attn_page_block(c, c->num_hidden_layers, 0) * sizeof(float);
-        size_t inputs = (size_t)ATTN_PAGE_POSITIONS * c->hidden_size * sizeof(float);
+        size_t kv = ATTN_PAGE_POSITIONS * attn_model_kv_bytes(served->model);
+        size_t inputs = ATTN_PAGE_POSITIONS * attn_config_input_bytes(&served->model->config);
         for (size_t keep = 0; status == ATTN_OK && keep < 2; keep++) {
             served->pages[keep] = attn_arena_add_class(engine->arena, kv, keep ? inputs : 0, err);
             status = served->pages[keep] == NULL ? ATTN_E_NO_MEMORY : ATTN_OK;
@@ -163,7 +172,9 @@ void attn_engine_close(attn_engine *engine)
 
 const char *attn_dtype_name(attn_dtype dtype)
 {
-    return dtype == ATTN_F32 ? "f32" : "unknown";
+    static const char *const names[ATTN_DTYPES] = {
+        [ATTN_F32] = "f32", [ATTN_BF16] = "bf16", [ATTN_F16] = "f16", [ATTN_Q8] = "q8"};
+    return names[dtype];
 }
 
 size_t attn_model_count(const attn_engine *engine)
@@ -190,7 +201,15 @@ void attn_model_get(const attn_engine *engine, size_t index, attn_model_info *in
         .rope_theta = c->rope_theta,
         .rms_norm_eps = c->rms_norm_eps,
         .qk_norm = c->qk_norm,
-        .weights_dtype = ATTN_F32,
+        .is_language_model = attn_config_is_decoder(c),
+        .has_tokenizer = model->tokenizer != NULL,
+        .vocab_size = c->vocab_size,
+        .intermediate_size = c->intermediate_size,
+        .num_experts = c->num_experts,
+        .num_experts_per_tok = c->num_experts_per_tok,
+        .attention_bias = c->attention_bias,
+        .tie_word_embeddings = c->tie_word_embeddings,
+        .weights_dtype = model->weights_dtype,
         .n_parameters = model->n_parameters,
         .weights_bytes = model->weights_bytes,
         .kv_bytes_per_position = attn_page_kv_bytes(served->pages[1]) / ATTN_PAGE_POSITIONS,
@@ -272,8 +291,7 @@ void attn_engine_totals(attn_engine *engine, attn_totals *totals)
         .budget_bytes = account.budget_bytes,
         .allocated_bytes = account.allocated_bytes,
         .reserved_bytes = account.reserved_bytes,
-        .available_bytes =
-            account.budget_bytes - account.allocated_bytes - account.reserved_bytes,
+        .available_bytes = account.budget_bytes - account.allocated_bytes - account.reserved_bytes,
     };
     for (size_t i = 0; i < engine->n_models; i++)
         totals->positions += engine->models[i].model->n_positions;
@@ -304,8 +322,7 @@ attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error 
     attn_sessions_unreference(engine->sessions, session);
     /* Jobs that waited for it learn of its end. */
     attn_scheduler_kick(engine->scheduler);
-    return ours ? ATTN_OK
-                : attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+    return ours ? ATTN_OK : attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
 }
 
 /* Finds the session and holds it for a verb. */
@@ -319,7 +336,8 @@ static attn_session *hold(attn_engine *engine, const char *id, attn_error *err)
         return session;
     attn_sessions_unreference(engine->sessions, session);
     if (result == ATTN_HOLD_BUSY)
-        attn_fail(err, ATTN_E_SESSION_BUSY, "session", "the session is at work for another request");
+        attn_fail(err, ATTN_E_SESSION_BUSY, "session",
+                  "the session is at work for another request");
     else
         attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
     return NULL;
@@ -344,8 +362,8 @@ attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t 
         return err->status;
     attn_status status = ATTN_OK;
     if (if_length != UINT64_MAX && if_length != session->length) {
-        status = attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length",
-                           "the session has another length");
+        status =
+            attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session has another length");
         attn_error_detail(err, "length", session->length);
     } else if (length > session->length) {
         status = attn_fail(err, ATTN_E_INVALID, "length", "longer than the session");
@@ -379,12 +397,121 @@ attn_status attn_session_inputs(attn_engine *engine, const char *id, uint64_t fi
         return err->status;
     attn_status status = ATTN_OK;
     size_t hidden = session->model->config.hidden_size;
-    if (!session->keep_inputs)
-        status = attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL, "the session keeps no inputs");
+    if (!session->keep_inputs || attn_config_is_decoder(&session->model->config))
+        status = attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL, "the session keeps no input rows");
     else if (first > session->length || n > session->length - first)
         status = attn_fail(err, ATTN_E_INVALID, "length", "the range passes the session's length");
     for (size_t i = 0; status == ATTN_OK && i < n; i++)
-        memcpy(rows + i * hidden, attn_session_input(session, first + i), hidden * sizeof *rows);
+        memcpy(rows + i * hidden, attn_session_input_row(session, first + i),
+               hidden * sizeof *rows);
+    release(engine, session, NULL);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- text */
+
+static const attn_model *text_model(const attn_engine *engine, const char *name, attn_error *err)
+{
+    ptrdiff_t index = attn_model_find(engine, name);
+    if (index < 0) {
+        attn_fail(err, ATTN_E_MODEL_NOT_FOUND, "model", "no model has this name");
+        return NULL;
+    }
+    const attn_model *model = engine->models[index].model;
+    if (model->tokenizer == NULL) {
+        attn_fail(err, ATTN_E_NOT_SUPPORTED, "model", "the model has no tokenizer");
+        return NULL;
+    }
+    return model;
+}
+
+attn_status attn_tokenize(attn_engine *engine, const char *name, const char *text, size_t len,
+                          bool add_special, uint32_t **tokens, size_t *n, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    const attn_model *model = text_model(engine, name, err);
+    if (model == NULL)
+        return err->status;
+    attn_ids ids = {0};
+    attn_status status =
+        attn_tokenizer_encode(model->tokenizer, text, len, add_special, add_special, &ids, err);
+    *tokens = ids.data;
+    *n = ids.n;
+    return status;
+}
+
+static attn_status decode_text(const attn_model *model, const uint32_t *tokens, size_t n,
+                               char **text, size_t *len, attn_error *err)
+{
+    attn_text out = {0};
+    attn_status status = attn_tokenizer_decode(model->tokenizer, tokens, n, true, &out, err);
+    if (status == ATTN_OK && !attn_text_append(&out, "", 1))
+        status = attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the text");
+    if (status != ATTN_OK) {
+        attn_text_free(&out);
+        return status;
+    }
+    *text = out.data;
+    *len = out.len - 1;
+    return ATTN_OK;
+}
+
+attn_status attn_detokenize(attn_engine *engine, const char *name, const uint32_t *tokens, size_t n,
+                            char **text, size_t *len, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    const attn_model *model = text_model(engine, name, err);
+    if (model == NULL)
+        return err->status;
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] < model->config.vocab_size)
+            continue;
+        attn_fail(err, ATTN_E_TOKEN_RANGE, "tokens", "a token id is outside the vocabulary");
+        attn_error_detail(err, "index", i);
+        attn_error_detail(err, "limit", model->config.vocab_size);
+        return ATTN_E_TOKEN_RANGE;
+    }
+    return decode_text(model, tokens, n, text, len, err);
+}
+
+void attn_buffer_free(void *p)
+{
+    free(p);
+}
+
+static attn_status copy_tokens(const attn_session *session, uint32_t **tokens, size_t *n,
+                               char **text, size_t *text_len, attn_error *err)
+{
+    if (!attn_config_is_decoder(&session->model->config))
+        return attn_fail(err, ATTN_E_NOT_SUPPORTED, "session",
+                         "the session's model takes rows, not tokens");
+    *n = session->length;
+    *text = NULL;
+    *text_len = 0;
+    *tokens = malloc((*n + 1) * sizeof **tokens);
+    if (*tokens == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the tokens");
+    for (size_t i = 0; i < *n; i++)
+        (*tokens)[i] = *attn_session_input_token(session, i);
+    attn_status status = ATTN_OK;
+    if (session->model->tokenizer != NULL)
+        status = decode_text(session->model, *tokens, *n, text, text_len, err);
+    if (status != ATTN_OK)
+        free(*tokens);
+    return status;
+}
+
+attn_status attn_session_tokens(attn_engine *engine, const char *id, uint32_t **tokens, size_t *n,
+                                char **text, size_t *text_len, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    attn_session *session = hold(engine, id, err);
+    if (session == NULL)
+        return err->status;
+    attn_status status = copy_tokens(session, tokens, n, text, text_len, err);
     release(engine, session, NULL);
     return status;
 }

@@ -25,30 +25,33 @@
 #define ATTN_ID_MAX 64
 #define ATTN_MODEL_NAME_MAX 64
 #define ATTN_PAGE_POSITIONS 16
+/* Room for one token's text in a list of probable tokens. */
+#define ATTN_TOKEN_TEXT_MAX 64
 
 /* ------------------------------------------------------------------------------- status */
 
 typedef enum attn_status {
     ATTN_OK = 0,
-    ATTN_E_INVALID,            /* a field is wrong; `param` names it */
-    ATTN_E_CONTEXT_LENGTH,     /* details: length, requested, limit */
+    ATTN_E_INVALID,        /* a field is wrong; `param` names it */
+    ATTN_E_CONTEXT_LENGTH, /* details: length, requested, limit */
+    ATTN_E_TOKEN_RANGE,    /* details: index, limit */
     ATTN_E_SESSION_NOT_FOUND,
     ATTN_E_MODEL_NOT_FOUND,
     ATTN_E_SESSION_BUSY,
-    ATTN_E_SESSION_EXISTS,     /* creation options differ from the session's; `param` names one */
-    ATTN_E_LENGTH_MISMATCH,    /* details: length */
+    ATTN_E_SESSION_EXISTS,  /* creation options differ from the session's; `param` names one */
+    ATTN_E_LENGTH_MISMATCH, /* details: length */
     ATTN_E_MODEL_MISMATCH,
     ATTN_E_INPUTS_NOT_KEPT,
     ATTN_E_CANCELLED,
-    ATTN_E_NON_FINITE,         /* details: position */
+    ATTN_E_NON_FINITE, /* details: position */
     ATTN_E_QUEUE_FULL,
     ATTN_E_TOO_MANY_SESSIONS,
-    ATTN_E_KV_BUDGET,          /* details: needed, available (bytes) */
+    ATTN_E_KV_BUDGET, /* details: needed, available (bytes) */
     ATTN_E_SHUTTING_DOWN,
     ATTN_E_NOT_SUPPORTED,
-    ATTN_E_NO_MEMORY,          /* the system refused memory outside the budget */
-    ATTN_E_IO,                 /* loading only: a file cannot be read */
-    ATTN_E_FORMAT,             /* loading only: a file is wrong */
+    ATTN_E_NO_MEMORY, /* the system refused memory outside the budget */
+    ATTN_E_IO,        /* loading only: a file cannot be read */
+    ATTN_E_FORMAT,    /* loading only: a file is wrong */
     ATTN_E_INTERNAL,
 } attn_status;
 
@@ -70,6 +73,10 @@ typedef struct attn_error {
 
 /* ------------------------------------------------------------------------------- engine */
 
+/* What weights and caches are kept in. Q8: int8 in groups that share one f32 scale. */
+typedef enum attn_dtype { ATTN_F32, ATTN_BF16, ATTN_F16, ATTN_Q8, ATTN_DTYPES } attn_dtype;
+const char *attn_dtype_name(attn_dtype dtype); /* "f32", "bf16", "f16", "q8" */
+
 typedef struct attn_engine attn_engine;
 
 /* One --model: a folder with config.json and model.safetensors. Strings are borrowed for open. */
@@ -83,13 +90,15 @@ typedef struct attn_options {
     size_t n_models;
     bool has_random_seed; /* fill `models` that lack weights from `random_seed` */
     uint64_t random_seed;
-    unsigned n_threads;        /* compute threads, >= 1 */
-    uint64_t kv_memory_bytes;  /* the one budget: pages, kept inputs, tables, sessions */
+    unsigned n_threads;       /* compute threads, >= 1 */
+    uint64_t kv_memory_bytes; /* the one budget: pages, kept inputs, tables, sessions */
     uint64_t max_sessions;
     uint32_t queue;            /* most jobs unfinished at once */
     uint32_t ttl_s;            /* default idle lifetime of a session, 0 = never */
     uint32_t stall_timeout_ms; /* longest time a job waits for its sink to become ready */
     const char *kernels;       /* "auto", "scalar", "avx2", "avx512" */
+    bool has_weights_dtype;    /* else each model keeps its files' dtype */
+    attn_dtype weights_dtype;
 } attn_options;
 
 /* Opens an engine: loads every model, maps the arena, starts the threads.
@@ -108,18 +117,20 @@ void attn_engine_close(attn_engine *engine);
 
 /* ------------------------------------------------------------------------------- models */
 
-typedef enum attn_dtype { ATTN_F32 = 0 } attn_dtype;
-const char *attn_dtype_name(attn_dtype dtype); /* "f32" */
-
 /* A model's shape, as Hugging Face's config names it, and what a session of it costs. */
 typedef struct attn_model_info {
     const char *name;       /* lives as long as the engine */
-    const char *model_type; /* "attention" */
+    const char *model_type; /* "attention", "llama", "qwen3", "qwen3_moe", "minimind" */
+    bool is_language_model; /* token ids in and out; else rows */
+    bool has_tokenizer;     /* takes and gives text */
     bool built_in, random_weights;
     uint32_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
     uint64_t max_position_embeddings;
     double rope_theta, rms_norm_eps;
     bool qk_norm;
+    /* Language models only. */
+    uint32_t vocab_size, intermediate_size, num_experts, num_experts_per_tok;
+    bool attention_bias, tie_word_embeddings;
     attn_dtype weights_dtype;
     uint64_t n_parameters;
     uint64_t weights_bytes;            /* resident, packed */
@@ -173,7 +184,7 @@ typedef struct attn_totals {
     uint64_t sessions, positions;
     attn_kv_info kv; /* each shared page once */
     uint64_t inputs_bytes;
-    uint64_t table_bytes;     /* page tables, session records, last output rows */
+    uint64_t table_bytes; /* page tables, session records, last output rows */
     uint64_t budget_bytes, allocated_bytes, reserved_bytes, available_bytes;
 } attn_totals;
 
@@ -210,26 +221,77 @@ ATTN_MUST_CHECK attn_status attn_session_truncate(attn_engine *engine, const cha
 ATTN_MUST_CHECK attn_status attn_session_cancel(attn_engine *engine, const char *id,
                                                 attn_session_info *info, attn_error *err);
 
+/* The committed token ids of a language model's session, and their text (NULL without a tokenizer).
+ * Both are the caller's, attn_buffer_free. May block. Errors: SESSION_NOT_FOUND, SESSION_BUSY,
+ * NOT_SUPPORTED (its model takes rows), NO_MEMORY. */
+ATTN_MUST_CHECK attn_status attn_session_tokens(attn_engine *engine, const char *id,
+                                                uint32_t **tokens, size_t *n, char **text,
+                                                size_t *text_len, attn_error *err);
+
 /* Copies the kept input rows of positions [first, first + n) into `rows`
  * Shapes: rows [n, hidden_size] f32. May block. Errors: SESSION_NOT_FOUND, SESSION_BUSY,
  * INPUTS_NOT_KEPT, INVALID ("length") when the range passes the session's length. */
 ATTN_MUST_CHECK attn_status attn_session_inputs(attn_engine *engine, const char *id, uint64_t first,
                                                 size_t n, float *rows, attn_error *err);
 
+/* --------------------------------------------------------------------------------- text */
+
+/* Encodes text by a model's tokenizer (NULL: the default model). *tokens [*n] is the caller's,
+ * attn_buffer_free. Cost: linear in the text. Errors: MODEL_NOT_FOUND, NOT_SUPPORTED (no tokenizer),
+ * INVALID ("text": not UTF-8), NO_MEMORY. */
+ATTN_MUST_CHECK attn_status attn_tokenize(attn_engine *engine, const char *model, const char *text,
+                                          size_t len, bool add_special, uint32_t **tokens,
+                                          size_t *n, attn_error *err);
+/* Decodes ids to text, NUL-terminated, the caller's, attn_buffer_free. Errors: as above, TOKEN_RANGE. */
+ATTN_MUST_CHECK attn_status attn_detokenize(attn_engine *engine, const char *model,
+                                            const uint32_t *tokens, size_t n, char **text,
+                                            size_t *len, attn_error *err);
+void attn_buffer_free(void *p);
+
 /* --------------------------------------------------------------------------------- jobs */
 
 typedef enum attn_job_kind { ATTN_JOB_PREFILL, ATTN_JOB_DECODE, ATTN_JOB_VERIFY } attn_job_kind;
 typedef enum attn_output { ATTN_OUTPUT_LAST, ATTN_OUTPUT_ALL, ATTN_OUTPUT_NONE } attn_output;
 
-/* What to run. Strings and rows are borrowed: strings for the call of attn_engine_submit, rows
- * until the job's `done`. */
+/* How a language model's next token is chosen (Order: repetition_penalty, temperature, top_k,
+ * top_p, min_p). The draw is u = philox(seed, position), so a run depends on nothing else. */
+typedef struct attn_sampling {
+    float temperature;        /* 0: the most probable token, the lower id of equals */
+    uint32_t top_k;           /* 0: all */
+    float top_p;              /* 1: all */
+    float min_p;              /* 0: all */
+    float repetition_penalty; /* 1: none */
+    bool has_seed;
+    uint64_t seed; /* below 2^53; chosen and reported when !has_seed */
+    bool ignore_eos;
+    uint32_t n_logprobs; /* report so many of the most probable tokens of the unmodified softmax */
+    const char *const *stop; /* texts that end the run */
+    size_t n_stop;
+    const uint32_t *stop_token_ids;
+    size_t n_stop_token_ids;
+} attn_sampling;
+
+#define ATTN_LOGPROBS_MAX 20
+#define ATTN_STOP_MAX 16
+#define ATTN_NEXT 5 /* most probable tokens that a prefill reports */
+
+/* What to run. Strings, sampling's arrays and tokens are borrowed for the call of
+ * attn_engine_submit, rows until the job's `done`. */
 typedef struct attn_request {
     attn_job_kind kind;
     const char *session; /* PREFILL: NULL makes an id */
     const char *model;   /* PREFILL: NULL = not named */
     const float *inputs; /* [n_inputs, input_size] f32, finite; NULL = none */
     size_t n_inputs, input_size;
-    uint64_t steps;     /* DECODE without inputs: run this many, feeding the last output back in */
+    const uint32_t *tokens; /* language models: ids, instead of inputs; NULL = none */
+    size_t n_tokens;
+    const char *text; /* or text to be encoded (PREFILL); NULL = none */
+    size_t text_len;
+    bool has_add_special, add_special; /* BOS and the leading space mark; default: at length 0 */
+    uint64_t steps; /* DECODE without inputs: run this many; rows: feeding the last output back
+                           in, language models: sampling */
+    attn_sampling sampling;
+    bool logits;        /* PREFILL: keep the logits behind the last position in the result */
     attn_output output; /* PREFILL: which output rows to keep in the result */
     uint64_t if_length; /* UINT64_MAX: no precondition */
     uint32_t wait_ms;   /* PREFILL, DECODE: wait this long for a busy session */
@@ -240,16 +302,29 @@ typedef struct attn_request {
     bool keep_inputs;
 } attn_request;
 
-/* A request with nothing set: if_length UINT64_MAX, the rest zero. */
+/* A request with nothing set: if_length UINT64_MAX, top_p and repetition_penalty 1, the rest
+ * zero. */
 attn_request attn_request_init(attn_job_kind kind);
 
-/* One committed decode step. `output` [output_size] f32 is borrowed for the callback. */
+/* A token, its text (complete characters, or U+FFFD), and the logarithm of its probability. */
+typedef struct attn_logprob {
+    uint32_t token;
+    float logprob;
+    char text[ATTN_TOKEN_TEXT_MAX]; /* cut there, at a character; NUL-terminated */
+} attn_logprob;
+
+/* One committed decode step. Pointers are borrowed for the callback. */
 typedef struct attn_step {
-    uint64_t step;     /* 0-based within the job */
-    uint64_t position; /* the position it appended */
-    uint64_t length;   /* the session's length after it */
-    const float *output;
+    uint64_t step;       /* 0-based within the job */
+    uint64_t position;   /* the position it appended */
+    uint64_t length;     /* the session's length after it */
+    const float *output; /* rows: [output_size] f32; NULL for a language model */
     size_t output_size;
+    uint32_t token;
+    const char *text; /* what became complete with this token; NULL without a tokenizer */
+    size_t text_len;
+    const attn_logprob *logprobs; /* [n_logprobs], most probable first */
+    size_t n_logprobs;
 } attn_step;
 
 /* How a job reports. All are called on the scheduler thread (`done` also on the closing thread).
@@ -266,6 +341,7 @@ typedef struct attn_sink {
 
 typedef enum attn_reason {
     ATTN_REASON_LENGTH,
+    ATTN_REASON_STOP,
     ATTN_REASON_CANCELLED,
     ATTN_REASON_STALLED,
     ATTN_REASON_SHUTDOWN,
@@ -278,12 +354,21 @@ typedef struct attn_job attn_job;
 /* A job's end. Pointers live as long as the job. */
 typedef struct attn_result {
     attn_reason reason;
-    attn_error error; /* status ATTN_OK unless reason is ERROR */
+    attn_error error;          /* status ATTN_OK unless reason is ERROR */
     attn_session_info session; /* as it stood when the job released it */
     uint64_t appended;         /* PREFILL: positions added */
     uint64_t steps;            /* DECODE: steps committed */
     const float *outputs;      /* PREFILL: [n_outputs, output_size] f32 as `output` asked */
     size_t n_outputs, output_size;
+    const uint32_t *tokens; /* PREFILL of a language model: the ids it appended [n_tokens] */
+    size_t n_tokens;
+    const float *logits; /* PREFILL: [n_logits] as asked */
+    size_t n_logits;
+    attn_logprob next[ATTN_NEXT]; /* PREFILL of a language model: most probable first */
+    size_t n_next;
+    uint64_t seed;    /* DECODE that sampled */
+    const char *text; /* DECODE: what was held back for a stop text and is owed at the end */
+    size_t text_len;
     double verify_max_abs_diff; /* VERIFY */
     bool verify_bit_identical;
     double queue_ms, compute_ms;
@@ -294,7 +379,7 @@ typedef struct attn_result {
  * called once; the session's id is attn_job_session(). On error nothing was changed and no
  * callback will come. Errors known only later (a wait that ran out, an overflow) end the job with
  * reason ERROR.
- * Errors: INVALID, CONTEXT_LENGTH, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
+ * Errors: INVALID, CONTEXT_LENGTH, TOKEN_RANGE, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
  * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
  * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, NO_MEMORY.
  * Cost: allocates the job, the page table's growth and the kept output rows; never more than in
@@ -332,7 +417,7 @@ void attn_histogram_observe(attn_histogram *histogram, double value);
 /* The engine's counters, read without any lock. Pointers live as long as the engine. */
 typedef struct attn_stats {
     uint64_t prefill_tokens, decode_steps, batches;
-    uint64_t queue_depth;    /* admitted, not started */
+    uint64_t queue_depth; /* admitted, not started */
     uint64_t prefill_in_flight, decode_in_flight, verify_in_flight;
     uint64_t sessions_created, sessions_expired;
     const attn_histogram *batch_size;    /* rows in a batch, from 1 */

@@ -227,6 +227,7 @@ bool srv_exchange_fail_job(srv_exchange *x)
         srv_fail_with(x, 503, "shutting_down", NULL, "the server is shutting down");
         return true;
     case ATTN_REASON_LENGTH:
+    case ATTN_REASON_STOP:
     case ATTN_REASON_STALLED:
         break;
     }
@@ -265,6 +266,7 @@ void srv_exchange_note_end(srv_exchange *x)
         srv_metrics_cancelled(m, SRV_METRICS_CANCEL_SHUTDOWN);
         break;
     case ATTN_REASON_LENGTH:
+    case ATTN_REASON_STOP:
     case ATTN_REASON_ERROR:
         break;
     }

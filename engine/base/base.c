@@ -40,6 +40,14 @@ void attn_error_detail(attn_error *err, const char *name, uint64_t value)
     err->n_details++;
 }
 
+void attn_printable(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; text[n] != '\0' && n + 1 < size; n++)
+        out[n] = text[n] > ' ' && text[n] <= '~' ? text[n] : '?';
+    out[n] = '\0';
+}
+
 void *attn_alloc(size_t n, size_t size)
 {
     size_t bytes;
@@ -59,8 +67,8 @@ void attn_free(void *p)
 
 void *attn_map(size_t bytes, bool huge)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);

@@ -18,6 +18,9 @@ attn_status attn_fail(attn_error *err, attn_status status, const char *param, co
 /* Adds one number to an error made by attn_fail. `name` is a static string. */
 void attn_error_detail(attn_error *err, const char *name, uint64_t value);
 
+/* Copies what of a foreign text can stand in a one-line message: printable ASCII, cut to `size`. */
+void attn_printable(const char *text, char *out, size_t size);
+
 /* a * b, or false when it does not fit. */
 static inline bool attn_mul(size_t a, size_t b, size_t *product)
 {

@@ -8,7 +8,7 @@
  *   the atomic ones among them may be read by anyone.
  *
  * Page layout, f32: [layer][kv_head]{ K [head_dim][16], V [16][head_dim] }, then, when inputs are
- * kept, inputs [16][hidden_size]. K stands transposed, after RoPE, so that the lanes of a vector
+ * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32. K stands transposed, after RoPE, so that the lanes of a vector
  * are the keys of a page; V stands in rows, so that the lanes are its elements.
  */
 #ifndef ATTN_SESSION_H
@@ -27,7 +27,7 @@ typedef struct attn_session {
     attn_arena *arena;
     attn_page_class *pages;
     attn_dtype kv_dtype;
-    bool keep_inputs;
+    bool keep_inputs; /* always in a decoder */
     uint32_t ttl_s;
     int64_t created_s;
 
@@ -46,7 +46,7 @@ typedef struct attn_session {
     _Atomic uint64_t reserved_pages; /* promised to the running job */
     uint32_t *page_table;
     size_t page_table_capacity;
-    float *last_output; /* [hidden_size] */
+    float *last_output; /* [hidden_size]; in a decoder the final hidden row */
     bool has_last_output;
 } attn_session;
 
@@ -79,8 +79,7 @@ void attn_session_settle(attn_session *session, uint64_t length);
  * [(position % 16) * head_dim + i]. */
 static inline float *attn_session_page(const attn_session *session, uint64_t position)
 {
-    return attn_page_data(session->pages,
-                          session->page_table[position / ATTN_PAGE_POSITIONS]);
+    return attn_page_data(session->pages, session->page_table[position / ATTN_PAGE_POSITIONS]);
 }
 
 /* The offset in floats of a (layer, kv head) block's K in a page; its V follows 16 head_dim later. */
@@ -89,12 +88,22 @@ static inline size_t attn_page_block(const attn_config *c, size_t layer, size_t 
     return (layer * c->num_key_value_heads + kv_head) * 2 * ATTN_PAGE_POSITIONS * c->head_dim;
 }
 
-/* The kept input row of a position, [hidden_size]. */
-static inline float *attn_session_input(const attn_session *session, uint64_t position)
+/* The kept input of a position: a row [hidden_size], or in a decoder a token id. */
+static inline void *attn_session_input(const attn_session *session, uint64_t position)
 {
-    return attn_session_page(session, position) +
-           attn_page_kv_bytes(session->pages) / sizeof(float) +
-           position % ATTN_PAGE_POSITIONS * session->model->config.hidden_size;
+    return (char *)attn_session_page(session, position) + attn_page_kv_bytes(session->pages) +
+           position % ATTN_PAGE_POSITIONS * attn_config_input_bytes(&session->model->config);
+}
+
+static inline const float *attn_session_input_row(const attn_session *session, uint64_t position)
+{
+    return attn_session_input(session, position);
+}
+
+static inline const uint32_t *attn_session_input_token(const attn_session *session,
+                                                       uint64_t position)
+{
+    return attn_session_input(session, position);
 }
 
 #endif

@@ -50,8 +50,7 @@ void attn_sessions_wait(attn_sessions *table, attn_session *session, int change)
 bool attn_sessions_release(attn_sessions *table, attn_session *session, bool used);
 /* Blocks until nobody holds the session. */
 void attn_sessions_wait_idle(attn_sessions *table, attn_session *session);
-void attn_sessions_set_state(attn_sessions *table, attn_session *session,
-                             attn_session_state state);
+void attn_sessions_set_state(attn_sessions *table, attn_session *session, attn_session_state state);
 
 /* Calls `visit` on the job that holds the session, if any, under the stripe's lock: the job cannot
  * end meanwhile. */

@@ -216,8 +216,8 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     for (size_t r = 0; r < m; r++) {
         size_t row = r / b->n_heads, n = row_keys(q, b, row, first_key);
         out->sum[r] = 0.0f;
-        if (n > 0 && !a->kernels->softmax(n, s->scores + r * ATTN_SEGMENT, &out->max[r],
-                                          &out->sum[r]))
+        if (n > 0 &&
+            !a->kernels->softmax(n, s->scores + r * ATTN_SEGMENT, &out->max[r], &out->sum[r]))
             q->overflow[b->first_row + row] = true;
     }
     memset(out->o, 0, m * head_dim * sizeof *out->o);
@@ -240,7 +240,8 @@ static void merge(const attn_attention *a, size_t m, partial *total, const parti
             continue;
         }
         float max = total->max[r] > next->max[r] ? total->max[r] : next->max[r];
-        float scale_total = attn_exp(total->max[r] - max), scale_next = attn_exp(next->max[r] - max);
+        float scale_total = attn_exp(total->max[r] - max),
+              scale_next = attn_exp(next->max[r] - max);
         total->max[r] = max;
         total->sum[r] = fmaf(scale_next, next->sum[r], total->sum[r] * scale_total);
         a->kernels->merge(head_dim, scale_total, o, scale_next, p);

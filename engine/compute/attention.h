@@ -24,9 +24,9 @@ typedef struct attn_queries {
     const attn_session *session;
     uint64_t position; /* of the first row */
     size_t n_rows;
-    const float *q;    /* [n_rows, heads, head_dim], rows `ldq` apart, after RoPE */
+    const float *q; /* [n_rows, heads, head_dim], rows `ldq` apart, after RoPE */
     size_t ldq;
-    float *z;          /* out: [n_rows, heads * head_dim], rows `ldz` apart */
+    float *z; /* out: [n_rows, heads * head_dim], rows `ldz` apart */
     size_t ldz;
     _Atomic bool *overflow; /* [n_rows]: set where a score was not finite */
 } attn_queries;

@@ -2,40 +2,45 @@
 
 #include "engine/base/base.h"
 #include "engine/compute/attention.h"
+#include "engine/compute/experts.h"
 #include "engine/compute/rope.h"
 
 #include <string.h>
 
-/* Rows of one matmul item: with a panel they stay in the second-level cache; a multiple of every
- * variant's tile. */
-#define CHUNK_ROWS 72
 /* Rows of one item of the row-wise phases. */
 #define GROUP_ROWS 8
 
-typedef struct row {
+typedef struct batch_row {
     uint32_t span;
     uint64_t position;
-} row;
+} batch_row;
 
 struct attn_forward {
     attn_pool *pool;
     const attn_kernels *kernels;
     attn_attention *attention;
-    float *x;         /* [rows, hidden_size] a layer's input, then its output */
+    attn_experts *experts;
+    float *x;         /* [rows, hidden_size] the residual stream; in a chain, a layer's input */
+    float *normed;    /* [rows, hidden_size] its norm, what a branch reads */
+    float *branch;    /* [rows, hidden_size] what attention or the MLP adds to it */
     float *qkv;       /* [rows, qkv_size] */
     float *z;         /* [rows, heads * head_dim] */
+    float *mlp;       /* [rows, 2 * intermediate_size] gate and up */
     float *cos, *sin; /* [rows, head_dim / 2] */
     attn_queries queries[ATTN_BATCH_ROWS];
-    row rows[ATTN_BATCH_ROWS];
+    batch_row rows[ATTN_BATCH_ROWS];
     _Atomic bool overflow[ATTN_BATCH_ROWS];
     /* The call in progress. */
     const attn_model *model;
     const attn_span *spans;
     size_t n_rows, layer;
-    const attn_linear *linear; /* the matmul phase in progress */
-    const float *linear_in;
-    float *linear_out;
+    const float *bias, *norm; /* of the residual phase in progress */
 };
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 attn_forward *attn_forward_create(attn_pool *pool, const attn_kernels *kernels,
                                   attn_model *const *models, size_t n_models)
@@ -43,24 +48,29 @@ attn_forward *attn_forward_create(attn_pool *pool, const attn_kernels *kernels,
     attn_forward *f = attn_alloc(1, sizeof *f);
     if (f == NULL)
         return NULL;
-    size_t hidden = 0, qkv = 0, z = 0, half = 0;
+    size_t hidden = 0, qkv = 0, z = 0, half = 0, wide = 0;
     for (size_t i = 0; i < n_models; i++) {
         const attn_config *c = &models[i]->config;
-        size_t q_size = (size_t)c->num_attention_heads * c->head_dim;
-        hidden = c->hidden_size > hidden ? c->hidden_size : hidden;
-        qkv = attn_config_qkv_size(c) > qkv ? attn_config_qkv_size(c) : qkv;
-        z = q_size > z ? q_size : z;
-        half = c->head_dim / 2 > half ? c->head_dim / 2 : half;
+        hidden = larger(hidden, c->hidden_size);
+        qkv = larger(qkv, attn_config_qkv_size(c));
+        z = larger(z, (size_t)c->num_attention_heads * c->head_dim);
+        half = larger(half, c->head_dim / 2);
+        wide = larger(wide, c->intermediate_size);
     }
     f->pool = pool;
     f->kernels = kernels;
     f->x = attn_alloc(ATTN_BATCH_ROWS, hidden * sizeof *f->x);
+    f->normed = attn_alloc(ATTN_BATCH_ROWS, hidden * sizeof *f->normed);
+    f->branch = attn_alloc(ATTN_BATCH_ROWS, hidden * sizeof *f->branch);
     f->qkv = attn_alloc(ATTN_BATCH_ROWS, qkv * sizeof *f->qkv);
     f->z = attn_alloc(ATTN_BATCH_ROWS, z * sizeof *f->z);
+    f->mlp = attn_alloc(ATTN_BATCH_ROWS, 2 * wide * sizeof *f->mlp);
     f->cos = attn_alloc(ATTN_BATCH_ROWS, half * sizeof *f->cos);
     f->sin = attn_alloc(ATTN_BATCH_ROWS, half * sizeof *f->sin);
     f->attention = attn_attention_create(pool, kernels, models, n_models, ATTN_BATCH_ROWS);
-    if (!f->x || !f->qkv || !f->z || !f->cos || !f->sin || !f->attention) {
+    f->experts = attn_experts_create(pool, kernels, models, n_models, ATTN_BATCH_ROWS);
+    if (!f->x || !f->normed || !f->branch || !f->qkv || !f->z || !f->mlp || !f->cos || !f->sin ||
+        !f->attention || !f->experts) {
         attn_forward_destroy(f);
         return NULL;
     }
@@ -72,43 +82,21 @@ void attn_forward_destroy(attn_forward *f)
     if (f == NULL)
         return;
     attn_attention_destroy(f->attention);
+    attn_experts_destroy(f->experts);
     attn_free(f->x);
+    attn_free(f->normed);
+    attn_free(f->branch);
     attn_free(f->qkv);
     attn_free(f->z);
+    attn_free(f->mlp);
     attn_free(f->cos);
     attn_free(f->sin);
     attn_free(f);
 }
 
-/* Pool item: one panel of outputs for one chunk of rows. */
-static void run_panel(void *ctx, size_t item, unsigned worker)
-{
-    (void)worker;
-    const attn_forward *f = ctx;
-    const attn_linear *linear = f->linear;
-    size_t panels = attn_linear_panels(linear);
-    size_t panel = item % panels, first = item / panels * CHUNK_ROWS;
-    size_t m = f->n_rows - first < CHUNK_ROWS ? f->n_rows - first : CHUNK_ROWS;
-    size_t out = panel * ATTN_PANEL;
-    size_t n = linear->n_out - out < ATTN_PANEL ? linear->n_out - out : ATTN_PANEL;
-    f->kernels->matmul(m, n, linear->n_in, f->linear_in + first * linear->n_in, linear->n_in,
-                       linear->panels + panel * linear->n_in * ATTN_PANEL,
-                       f->linear_out + first * linear->n_out + out, linear->n_out);
-}
-
-static void run_linear(attn_forward *f, const attn_linear *linear, const float *in, float *out)
-{
-    f->linear = linear;
-    f->linear_in = in;
-    f->linear_out = out;
-    size_t chunks = (f->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
-    attn_pool_run(f->pool, run_panel, f, attn_linear_panels(linear) * chunks,
-                  (double)f->n_rows * (double)linear->n_in * (double)linear->n_out);
-}
-
 /* QK-norm and RoPE of one row's q and k, in place in qkv; then its k and v go into the cache, as
  * they are read by attention from now on, this row's own included. */
-static void place_row(const attn_forward *f, size_t r, bool *finite)
+static bool place_row(const attn_forward *f, size_t r)
 {
     const attn_config *c = &f->model->config;
     const attn_layer *layer = &f->model->layers[f->layer];
@@ -117,6 +105,8 @@ static void place_row(const attn_forward *f, size_t r, bool *finite)
     const size_t n_rotated = (size_t)c->num_attention_heads + c->num_key_value_heads;
     float *q = f->qkv + r * attn_config_qkv_size(c);
     float *k = q + c->num_attention_heads * head_dim, *v = k + c->num_key_value_heads * head_dim;
+    if (layer->qkv.bias != NULL)
+        f->kernels->add(layer->qkv.n_out, layer->qkv.bias, q);
     for (size_t h = 0; h < n_rotated; h++) {
         float *head = q + h * head_dim;
         if (c->qk_norm)
@@ -124,9 +114,9 @@ static void place_row(const attn_forward *f, size_t r, bool *finite)
                                 h < c->num_attention_heads ? layer->q_norm : layer->k_norm, head);
         f->kernels->rope(half, head, f->cos + r * half, f->sin + r * half);
     }
-    *finite = f->kernels->finite(2 * c->num_key_value_heads * head_dim, k);
+    bool finite = f->kernels->finite(2 * c->num_key_value_heads * head_dim, k);
     if (span->read_only)
-        return;
+        return finite;
     const size_t slot = f->rows[r].position % ATTN_PAGE_POSITIONS;
     float *page = attn_session_page(span->session, f->rows[r].position);
     for (size_t h = 0; h < c->num_key_value_heads; h++) {
@@ -136,53 +126,93 @@ static void place_row(const attn_forward *f, size_t r, bool *finite)
             k_page[i * ATTN_PAGE_POSITIONS + slot] = k[h * head_dim + i];
         memcpy(v_page + slot * head_dim, v + h * head_dim, head_dim * sizeof *v);
     }
+    return finite;
 }
 
-/* Pool item: a group of rows. */
-static void place_rows(void *ctx, size_t item, unsigned worker)
+static void place(attn_forward *f, size_t r)
 {
-    (void)worker;
-    attn_forward *f = ctx;
-    for (size_t r = item * GROUP_ROWS; r < (item + 1) * GROUP_ROWS && r < f->n_rows; r++) {
-        bool finite;
-        place_row(f, r, &finite);
-        if (!finite)
-            f->overflow[r] = true;
-    }
+    if (!place_row(f, r))
+        f->overflow[r] = true;
 }
 
-/* Pool item: copies a group's inputs in and computes its angles. */
-static void begin_rows(void *ctx, size_t item, unsigned worker)
+/* Takes a row's input in and computes its angles. */
+static void begin(attn_forward *f, size_t r)
 {
-    (void)worker;
-    const attn_forward *f = ctx;
     const attn_config *c = &f->model->config;
     const size_t half = c->head_dim / 2, hidden = c->hidden_size;
-    for (size_t r = item * GROUP_ROWS; r < (item + 1) * GROUP_ROWS && r < f->n_rows; r++) {
-        const attn_span *span = &f->spans[f->rows[r].span];
-        uint64_t position = f->rows[r].position;
-        memcpy(f->x + r * hidden, span->inputs + (position - span->position) * hidden,
-               hidden * sizeof *f->x);
-        attn_rope_angles(position, half, f->model->inv_freq, f->cos + r * half, f->sin + r * half);
-    }
+    const attn_span *span = &f->spans[f->rows[r].span];
+    uint64_t position = f->rows[r].position, at = position - span->position;
+    if (attn_config_is_decoder(c))
+        attn_linear_row(&f->model->embedding, span->tokens[at], f->x + r * hidden);
+    else
+        memcpy(f->x + r * hidden, span->inputs + at * hidden, hidden * sizeof *f->x);
+    attn_rope_angles(position, half, f->model->inv_freq, f->model->rope_factor, f->cos + r * half,
+                     f->sin + r * half);
 }
 
-/* Pool item: checks a group's outputs. */
-static void check_rows(void *ctx, size_t item, unsigned worker)
+/* The first norm of a decoder. */
+static void norm_row(attn_forward *f, size_t r)
+{
+    const attn_config *c = &f->model->config;
+    f->kernels->rmsnorm(c->hidden_size, (float)c->rms_norm_eps, f->x + r * c->hidden_size, f->norm,
+                        f->normed + r * c->hidden_size);
+}
+
+/* Adds a branch to the residual stream and norms it for the next one. */
+static void add_branch(attn_forward *f, size_t r)
+{
+    const size_t hidden = f->model->config.hidden_size;
+    if (f->bias != NULL)
+        f->kernels->add(hidden, f->bias, f->branch + r * hidden);
+    f->kernels->add(hidden, f->branch + r * hidden, f->x + r * hidden);
+    norm_row(f, r);
+}
+
+static void activate(attn_forward *f, size_t r)
+{
+    const size_t wide = f->model->config.intermediate_size;
+    float *gate = f->mlp + r * 2 * wide;
+    f->kernels->swiglu(wide, gate, gate + wide);
+}
+
+static const float *outputs(const attn_forward *f)
+{
+    return attn_config_is_decoder(&f->model->config) ? f->normed : f->x;
+}
+
+static void check_row(attn_forward *f, size_t r)
+{
+    const size_t hidden = f->model->config.hidden_size;
+    if (!f->kernels->finite(hidden, outputs(f) + r * hidden))
+        f->overflow[r] = true;
+}
+
+/* A row-wise phase: what is done to each row, and the call it belongs to. */
+typedef struct phase {
+    attn_forward *forward;
+    void (*row)(attn_forward *f, size_t r);
+} phase;
+
+static void run_group(void *ctx, size_t item, unsigned worker)
 {
     (void)worker;
-    attn_forward *f = ctx;
-    const size_t hidden = f->model->config.hidden_size;
-    for (size_t r = item * GROUP_ROWS; r < (item + 1) * GROUP_ROWS && r < f->n_rows; r++) {
-        if (!f->kernels->finite(hidden, f->x + r * hidden))
-            f->overflow[r] = true;
-    }
+    const phase *p = ctx;
+    size_t end = (item + 1) * GROUP_ROWS;
+    for (size_t r = item * GROUP_ROWS; r < end && r < p->forward->n_rows; r++)
+        p->row(p->forward, r);
 }
 
-static void run_rows(attn_forward *f, attn_pool_fn fn, double cost_per_row)
+static void run_rows(attn_forward *f, void (*row)(attn_forward *f, size_t r), double cost_per_row)
 {
-    attn_pool_run(f->pool, fn, f, (f->n_rows + GROUP_ROWS - 1) / GROUP_ROWS,
+    phase p = {f, row};
+    attn_pool_run(f->pool, run_group, &p, (f->n_rows + GROUP_ROWS - 1) / GROUP_ROWS,
                   cost_per_row * (double)f->n_rows);
+}
+
+static void run_linear(const attn_forward *f, const attn_linear *linear, const float *in,
+                       size_t ld_in, float *out)
+{
+    attn_linear_run(f->pool, f->kernels, linear, f->n_rows, in, ld_in, out);
 }
 
 /* Lists the batch's rows and describes its queries to attention. */
@@ -207,8 +237,53 @@ static void lay_out(attn_forward *f, const attn_span *spans, size_t n_spans)
         };
         for (size_t r = 0; r < spans[i].n_rows; r++) {
             f->overflow[f->n_rows] = false;
-            f->rows[f->n_rows++] = (row){(uint32_t)i, spans[i].position + r};
+            f->rows[f->n_rows++] = (batch_row){(uint32_t)i, spans[i].position + r};
         }
+    }
+}
+
+/* Attention of the present layer from `in` to `out`. */
+static void run_attention(attn_forward *f, size_t n_spans, const float *in, float *out)
+{
+    const attn_config *c = &f->model->config;
+    const attn_layer *layer = &f->model->layers[f->layer];
+    run_linear(f, &layer->qkv, in, c->hidden_size, f->qkv);
+    run_rows(f, place, 8.0 * (double)attn_config_qkv_size(c));
+    attn_attention_run(f->attention, f->model, f->layer, f->queries, n_spans);
+    run_linear(f, &layer->o, f->z, layer->o.n_in, out);
+}
+
+static void run_mlp(attn_forward *f)
+{
+    const attn_config *c = &f->model->config;
+    const attn_layer *layer = &f->model->layers[f->layer];
+    if (c->num_experts > 0) {
+        attn_experts_run(f->experts, f->model, layer, f->n_rows, f->normed, f->branch);
+        return;
+    }
+    run_linear(f, &layer->mlp.gate_up, f->normed, c->hidden_size, f->mlp);
+    run_rows(f, activate, 16.0 * c->intermediate_size);
+    run_linear(f, &layer->mlp.down, f->mlp, 2 * (size_t)c->intermediate_size, f->branch);
+}
+
+/* Pre-norm blocks around a residual stream. */
+static void run_decoder(attn_forward *f, size_t n_spans)
+{
+    const attn_config *c = &f->model->config;
+    const double cost = 8.0 * c->hidden_size;
+    f->norm = f->model->layers[0].input_norm;
+    run_rows(f, norm_row, cost);
+    for (f->layer = 0; f->layer < c->num_hidden_layers; f->layer++) {
+        const attn_layer *layer = &f->model->layers[f->layer];
+        bool last = f->layer + 1 == c->num_hidden_layers;
+        run_attention(f, n_spans, f->normed, f->branch);
+        f->bias = layer->o.bias;
+        f->norm = layer->post_norm;
+        run_rows(f, add_branch, cost);
+        run_mlp(f);
+        f->bias = NULL;
+        f->norm = last ? f->model->final_norm : layer[1].input_norm;
+        run_rows(f, add_branch, cost);
     }
 }
 
@@ -218,25 +293,33 @@ const float *attn_forward_run(attn_forward *f, const attn_model *model, const at
     const attn_config *c = &model->config;
     f->model = model;
     lay_out(f, spans, n_spans);
-    run_rows(f, begin_rows, 20.0 * c->head_dim + c->hidden_size);
-    /* An `attention` model is a chain: each layer's output is the next one's input. */
-    for (f->layer = 0; f->layer < c->num_hidden_layers; f->layer++) {
-        const attn_layer *layer = &model->layers[f->layer];
-        run_linear(f, &layer->qkv, f->x, f->qkv);
-        run_rows(f, place_rows, 8.0 * (double)attn_config_qkv_size(c));
-        attn_attention_run(f->attention, model, f->layer, f->queries, n_spans);
-        run_linear(f, &layer->o, f->z, f->x);
+    run_rows(f, begin, 20.0 * c->head_dim + c->hidden_size);
+    if (attn_config_is_decoder(c)) {
+        run_decoder(f, n_spans);
+    } else {
+        /* A chain: each layer's output is the next one's input. */
+        for (f->layer = 0; f->layer < c->num_hidden_layers; f->layer++)
+            run_attention(f, n_spans, f->x, f->x);
     }
-    run_rows(f, check_rows, c->hidden_size);
+    run_rows(f, check_row, c->hidden_size);
     for (size_t r = 0; r < f->n_rows; r++)
         finite[r] = !f->overflow[r];
-    return f->x;
+    return outputs(f);
+}
+
+void attn_forward_logits(attn_forward *f, const attn_model *model, const float *hidden, size_t n,
+                         float *logits)
+{
+    attn_linear_run(f->pool, f->kernels, &model->head, n, hidden, model->config.hidden_size,
+                    logits);
 }
 
 double attn_forward_cost(const attn_config *c, uint64_t position, size_t n_rows)
 {
     double q_size = (double)c->num_attention_heads * c->head_dim;
     double linear = (double)c->hidden_size * ((double)attn_config_qkv_size(c) + q_size);
+    double mlps = c->num_experts > 0 ? c->num_experts_per_tok + c->n_shared_experts : 1;
+    linear += 3.0 * mlps * c->hidden_size * c->intermediate_size;
     double keys = (double)position + (double)(n_rows + 1) / 2;
     return (double)n_rows * c->num_hidden_layers * (linear + 2 * q_size * keys + 8 * q_size);
 }

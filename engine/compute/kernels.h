@@ -17,21 +17,25 @@
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "engine/engine.h"
 
-#define ATTN_LANES 16          /* virtual lanes; also the positions of a KV page */
-#define ATTN_PANEL 32          /* outputs in a packed weight panel */
-#define ATTN_QUERY_ROWS 12     /* most query vectors in one call of scores and mix */
+#define ATTN_LANES 16      /* virtual lanes; also the positions of a KV page */
+#define ATTN_PANEL 32      /* outputs in a packed weight panel */
+#define ATTN_QUERY_ROWS 12 /* most query vectors in one call of scores and mix */
+#define ATTN_Q8_GROUP \
+    64 /* inputs that share a scale in a q8 panel; the last group may be shorter */
 
 typedef struct attn_kernels {
     const char *name;
 
-    /* One panel of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c].
-     * Shapes: x [m, k] rows `ldx` apart, panel [k, ATTN_PANEL] packed, y [m, n] rows `ldy` apart,
-     * n <= ATTN_PANEL. */
-    void (*matmul)(size_t m, size_t n, size_t k, const float *x, size_t ldx, const float *panel,
-                   float *y, size_t ldy);
+    /* One panel of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c], by the dtype of
+     * the panel, whose elements are widened to f32 exactly.
+     * Shapes: x [m, k] rows `ldx` apart, y [m, n] rows `ldy` apart, n <= ATTN_PANEL; panel
+     * [k, ATTN_PANEL] for f32, bf16 and f16. A q8 panel is, for each group of ATTN_Q8_GROUP
+     * inputs, 32 f32 scales and then [inputs, ATTN_PANEL] int8; there each group's sum runs from
+     * +0 and y adds sum * scale, fused, group after group. */
+    void (*matmul[ATTN_DTYPES])(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                                const void *panel, float *y, size_t ldy);
 
     /* Scaled scores of query vectors against whole pages of keys:
      * s[r][16 p + j] = scale * sum over i of q[r][i] * pages[p][i][j].
@@ -51,6 +55,13 @@ typedef struct attn_kernels {
      * contiguous, m <= ATTN_QUERY_ROWS. */
     void (*mix)(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp, const float *v,
                 float *o);
+
+    /* y[i] = y[i] + x[i]. */
+    void (*add)(size_t n, const float *x, float *y);
+
+    /* SwiGLU: gate[i] = gate[i] * sigmoid(gate[i]) * up[i], where sigmoid(g) is 1 / (1 + e) for
+     * g >= 0 and e / (1 + e) below, e = exp(-|g|). */
+    void (*swiglu)(size_t n, float *gate, const float *up);
 
     /* o[i] = o[i] * a + b * p[i], the second product fused. */
     void (*merge)(size_t n, float a, float *o, float b, const float *p);
@@ -77,6 +88,10 @@ const attn_kernels *attn_kernels_select(const char *name);
 
 /* exp(x) for x <= 0, the bits that softmax computes. */
 float attn_exp(float x);
+
+/* A 16-bit float's value, exactly, whatever the thread's mode. */
+float attn_bf16_value(uint16_t bits);
+float attn_f16_value(uint16_t bits);
 
 /* Sets the floating-point mode (flush subnormals to zero, read them as zero, round to nearest).
  * Each thread that computes calls it once. */

@@ -1,6 +1,7 @@
 /* kernels_avx2.c: the AVX2 and FMA variant: v16 is a pair of 256-bit registers. */
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 typedef struct v16 {
@@ -91,6 +92,45 @@ INLINE v16 v16_fma(v16 a, v16 b, v16 c)
     return (v16){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
+INLINE v16 v16_div(v16 a, v16 b)
+{
+    return (v16){_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+
+INLINE v16 v16_negative_abs(v16 a)
+{
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return (v16){_mm256_or_ps(a.low, sign), _mm256_or_ps(a.high, sign)};
+}
+
+INLINE __m256 widen_bf16(const uint16_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    return (v16){widen_bf16(p), widen_bf16(p + 8)};
+}
+
+INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
+}
+
+INLINE __m256 widen_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+
+INLINE v16 v16_load_i8(const int8_t *p)
+{
+    return (v16){widen_i8(p), widen_i8(p + 8)};
+}
+
 INLINE v16 v16_max(v16 a, v16 b)
 {
     return (v16){_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
@@ -102,12 +142,12 @@ INLINE v16 v16_first(v16 a, v16 b, size_t n)
                  _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(high_mask(n)))};
 }
 
-/* `value` where x >= least, else 0. */
-INLINE v16 v16_at_least(v16 x, v16 least, v16 value)
+/* a where x >= least, else b (also where x is NaN). */
+INLINE v16 v16_select_at_least(v16 x, v16 least, v16 a, v16 b)
 {
     return (v16){
-        _mm256_and_ps(_mm256_cmp_ps(x.low, least.low, _CMP_GE_OQ), value.low),
-        _mm256_and_ps(_mm256_cmp_ps(x.high, least.high, _CMP_GE_OQ), value.high),
+        _mm256_blendv_ps(b.low, a.low, _mm256_cmp_ps(x.low, least.low, _CMP_GE_OQ)),
+        _mm256_blendv_ps(b.high, a.high, _mm256_cmp_ps(x.high, least.high, _CMP_GE_OQ)),
     };
 }
 

@@ -1,6 +1,7 @@
 /* kernels_avx512.c: the AVX-512 variant: v16 is one 512-bit register. */
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef __m512 v16;
 
@@ -66,6 +67,33 @@ INLINE v16 v16_fma(v16 a, v16 b, v16 c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+INLINE v16 v16_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+INLINE v16 v16_negative_abs(v16 a)
+{
+    return _mm512_or_ps(a, _mm512_set1_ps(-0.0f));
+}
+
+INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+INLINE v16 v16_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
 INLINE v16 v16_max(v16 a, v16 b)
 {
     return _mm512_max_ps(a, b);
@@ -76,10 +104,10 @@ INLINE v16 v16_first(v16 a, v16 b, size_t n)
     return _mm512_mask_blend_ps(lane_mask(n), b, a);
 }
 
-/* `value` where x >= least, else 0. */
-INLINE v16 v16_at_least(v16 x, v16 least, v16 value)
+/* a where x >= least, else b (also where x is NaN). */
+INLINE v16 v16_select_at_least(v16 x, v16 least, v16 a, v16 b)
 {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), value);
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), b, a);
 }
 
 INLINE v16 v16_exp2_scale(v16 e, v16 n)

@@ -6,15 +6,92 @@
 #include <stdint.h>
 #include <string.h>
 
-static void scalar_matmul(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                          const float *panel, float *y, size_t ldy)
+float attn_bf16_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+float attn_f16_value(uint16_t bits)
+{
+    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = bits >> 10 & 31;
+    uint32_t mantissa = bits & 0x3ffu, wide;
+    if (exponent == 31) {
+        wide = sign | 0x7f800000u | mantissa << 13;
+    } else if (exponent != 0) {
+        wide = sign | (exponent + 112) << 23 | mantissa << 13;
+    } else if (mantissa == 0) {
+        wide = sign;
+    } else {
+        /* A subnormal half is a normal float: shift its leading one into place. */
+        uint32_t shift = (uint32_t)__builtin_clz(mantissa) - 21;
+        wide = sign | (113 - shift) << 23 | (mantissa << shift & 0x3ffu) << 13;
+    }
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+/* Element `at` of a panel that is not q8. */
+static inline float element(attn_dtype dtype, const void *panel, size_t at)
+{
+    if (dtype == ATTN_F32)
+        return ((const float *)panel)[at];
+    uint16_t bits = ((const uint16_t *)panel)[at];
+    return dtype == ATTN_BF16 ? attn_bf16_value(bits) : attn_f16_value(bits);
+}
+
+static inline void matmul(attn_dtype dtype, size_t m, size_t n, size_t k, const float *x,
+                          size_t ldx, const void *panel, float *y, size_t ldy)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t c = 0; c < n; c++) {
             float sum = 0.0f;
             for (size_t i = 0; i < k; i++)
-                sum = fmaf(x[r * ldx + i], panel[i * ATTN_PANEL + c], sum);
+                sum = fmaf(x[r * ldx + i], element(dtype, panel, i * ATTN_PANEL + c), sum);
             y[r * ldy + c] = sum;
+        }
+    }
+}
+
+static void scalar_matmul_f32(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                              const void *panel, float *y, size_t ldy)
+{
+    matmul(ATTN_F32, m, n, k, x, ldx, panel, y, ldy);
+}
+
+static void scalar_matmul_bf16(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                               const void *panel, float *y, size_t ldy)
+{
+    matmul(ATTN_BF16, m, n, k, x, ldx, panel, y, ldy);
+}
+
+static void scalar_matmul_f16(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                              const void *panel, float *y, size_t ldy)
+{
+    matmul(ATTN_F16, m, n, k, x, ldx, panel, y, ldy);
+}
+
+static void scalar_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                             const void *panel, float *y, size_t ldy)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t c = 0; c < n; c++) {
+            const unsigned char *group = panel;
+            float total = 0.0f;
+            for (size_t first = 0; first < k; first += ATTN_Q8_GROUP) {
+                size_t end = first + ATTN_Q8_GROUP < k ? first + ATTN_Q8_GROUP : k;
+                const float *scales = (const float *)(const void *)group;
+                const int8_t *values = (const int8_t *)(group + ATTN_PANEL * sizeof *scales);
+                float sum = 0.0f;
+                for (size_t i = first; i < end; i++)
+                    sum = fmaf(x[r * ldx + i], (float)values[(i - first) * ATTN_PANEL + c], sum);
+                total = fmaf(sum, scales[c], total);
+                group += ATTN_PANEL * (sizeof *scales + (end - first));
+            }
+            y[r * ldy + c] = total;
         }
     }
 }
@@ -103,6 +180,21 @@ static void scalar_mix(size_t m, size_t n, size_t head_dim, const float *p, size
     }
 }
 
+static void scalar_add(size_t n, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void scalar_swiglu(size_t n, float *gate, const float *up)
+{
+    for (size_t i = 0; i < n; i++) {
+        float e = attn_exp(-fabsf(gate[i]));
+        float sigmoid = (gate[i] >= 0.0f ? 1.0f : e) / (1.0f + e);
+        gate[i] = gate[i] * sigmoid * up[i];
+    }
+}
+
 static void scalar_merge(size_t n, float a, float *o, float b, const float *p)
 {
     for (size_t i = 0; i < n; i++)
@@ -144,10 +236,15 @@ static bool scalar_finite(size_t n, const float *x)
 
 const attn_kernels attn_kernels_scalar = {
     .name = "scalar",
-    .matmul = scalar_matmul,
+    .matmul = {[ATTN_F32] = scalar_matmul_f32,
+               [ATTN_BF16] = scalar_matmul_bf16,
+               [ATTN_F16] = scalar_matmul_f16,
+               [ATTN_Q8] = scalar_matmul_q8},
     .scores = scalar_scores,
     .softmax = scalar_softmax,
     .mix = scalar_mix,
+    .add = scalar_add,
+    .swiglu = scalar_swiglu,
     .merge = scalar_merge,
     .scale = scalar_scale,
     .rmsnorm = scalar_rmsnorm,

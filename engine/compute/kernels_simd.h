@@ -3,9 +3,10 @@
  * Included by kernels_avx2.c and kernels_avx512.c after they define, for their instruction set:
  *   v16, v16_zero, v16_set1, v16_load, v16_store, v16_load_n and v16_store_n (the first n lanes;
  *   the others read as 0), v16_add, v16_mul, v16_sub, v16_fma, v16_max (a > b ? a : b),
- *   v16_first (lanes < n of a, the others of b), v16_at_least (a where a condition holds, else 0),
+ *   v16_first (lanes < n of a, the others of b), v16_select_at_least (a where x >= least, else b),
  *   v16_exp2_scale (adds the integer in the low bits of n to the exponent of e), v16_halves (the
- *   lanes 0-7 and 8-15);
+ *   lanes 0-7 and 8-15), v16_load_bf16, v16_load_f16 and v16_load_i8 (16 elements, widened),
+ *   v16_div, v16_negative_abs;
  *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows.
  */
 #include "engine/compute/kernels.h"
@@ -14,18 +15,34 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* 16 elements of a right-hand matrix, the first of them number `at`. */
+ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
+{
+    switch (dtype) {
+    case ATTN_BF16:
+        return v16_load_bf16((const uint16_t *)w + at);
+    case ATTN_F16:
+        return v16_load_f16((const uint16_t *)w + at);
+    case ATTN_Q8:
+        return v16_load_i8((const int8_t *)w + at);
+    default:
+        return v16_load((const float *)w + at);
+    }
+}
+
 /* A register tile: R rows by NV vectors of outputs. w[v] points to the tile's v-th column block of
- * the right-hand matrix, whose rows are ldw apart. Every output runs over i in order. */
-ALWAYS_INLINE void tile(const int R, const int NV, const bool tail, size_t tail_n, size_t k,
-                        const float *x, size_t ldx, const float *const *w, size_t ldw,
-                        v16 acc[][TILE_MAX_VECTORS])
+ * the right-hand matrix, whose rows are ldw elements apart. Every output runs over i in order.
+ * `tail`: of the last vector only tail_n lanes may be read (f32 alone). */
+ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool tail,
+                        size_t tail_n, size_t k, const float *x, size_t ldx, const void *const *w,
+                        size_t ldw, v16 acc[][TILE_MAX_VECTORS])
 {
     for (size_t i = 0; i < k; i++) {
         v16 right[TILE_MAX_VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < NV; v++)
-            right[v] = tail && v == NV - 1 ? v16_load_n(w[v] + i * ldw, tail_n)
-                                           : v16_load(w[v] + i * ldw);
+            right[v] = tail && v == NV - 1 ? v16_load_n((const float *)w[v] + i * ldw, tail_n)
+                                           : load_right(dtype, w[v], i * ldw);
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             v16 left = v16_set1(x[(size_t)r * ldx + i]);
@@ -40,7 +57,7 @@ typedef struct tile_call {
     size_t k;
     const float *x;
     size_t ldx;
-    const float *w[TILE_MAX_VECTORS];
+    const void *w[TILE_MAX_VECTORS];
     size_t ldw;
     float *y; /* vector v of row r goes to y + r * ldy + 16 v */
     size_t ldy;
@@ -52,8 +69,8 @@ typedef enum tile_mode { TILE_SET, TILE_SCALE, TILE_ADD } tile_mode;
 
 /* Computes one tile and stores it: y = sum, y = sum * scale, or y += sum (in sequence). `narrow`:
  * the right-hand rows end at tail_n, so nothing past it may be read. */
-ALWAYS_INLINE void run_tile(const int R, const int NV, const tile_mode mode, const bool tail,
-                            const bool narrow, const tile_call *t)
+ALWAYS_INLINE void run_tile(const int R, const int NV, const attn_dtype dtype, const tile_mode mode,
+                            const bool tail, const bool narrow, const tile_call *t)
 {
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
 #pragma GCC unroll 12
@@ -67,7 +84,7 @@ ALWAYS_INLINE void run_tile(const int R, const int NV, const tile_mode mode, con
                 acc[r][v] = tail && v == NV - 1 ? v16_load_n(y, t->tail_n) : v16_load(y);
         }
     }
-    tile(R, NV, tail && narrow, t->tail_n, t->k, t->x, t->ldx, t->w, t->ldw, acc);
+    tile(R, NV, dtype, tail && narrow, t->tail_n, t->k, t->x, t->ldx, t->w, t->ldw, acc);
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
@@ -84,18 +101,66 @@ ALWAYS_INLINE void run_tile(const int R, const int NV, const tile_mode mode, con
 
 /* Calls RUN(R) with a constant R for each possible number of rows. */
 #if TILE_ROWS == 12
-#define FOR_ROWS(rows, RUN)                                                               \
-    switch (rows) {                                                                       \
-    case 1: RUN(1); break; case 2: RUN(2); break; case 3: RUN(3); break;                  \
-    case 4: RUN(4); break; case 5: RUN(5); break; case 6: RUN(6); break;                  \
-    case 7: RUN(7); break; case 8: RUN(8); break; case 9: RUN(9); break;                  \
-    case 10: RUN(10); break; case 11: RUN(11); break; default: RUN(12); break;            \
+#define FOR_ROWS(rows, RUN) \
+    switch (rows) {         \
+    case 1:                 \
+        RUN(1);             \
+        break;              \
+    case 2:                 \
+        RUN(2);             \
+        break;              \
+    case 3:                 \
+        RUN(3);             \
+        break;              \
+    case 4:                 \
+        RUN(4);             \
+        break;              \
+    case 5:                 \
+        RUN(5);             \
+        break;              \
+    case 6:                 \
+        RUN(6);             \
+        break;              \
+    case 7:                 \
+        RUN(7);             \
+        break;              \
+    case 8:                 \
+        RUN(8);             \
+        break;              \
+    case 9:                 \
+        RUN(9);             \
+        break;              \
+    case 10:                \
+        RUN(10);            \
+        break;              \
+    case 11:                \
+        RUN(11);            \
+        break;              \
+    default:                \
+        RUN(12);            \
+        break;              \
     }
 #else
-#define FOR_ROWS(rows, RUN)                                                               \
-    switch (rows) {                                                                       \
-    case 1: RUN(1); break; case 2: RUN(2); break; case 3: RUN(3); break;                  \
-    case 4: RUN(4); break; case 5: RUN(5); break; default: RUN(6); break;                 \
+#define FOR_ROWS(rows, RUN) \
+    switch (rows) {         \
+    case 1:                 \
+        RUN(1);             \
+        break;              \
+    case 2:                 \
+        RUN(2);             \
+        break;              \
+    case 3:                 \
+        RUN(3);             \
+        break;              \
+    case 4:                 \
+        RUN(4);             \
+        break;              \
+    case 5:                 \
+        RUN(5);             \
+        break;              \
+    default:                \
+        RUN(6);             \
+        break;              \
     }
 #endif
 
@@ -105,39 +170,88 @@ static size_t tile_rows(size_t m)
 }
 
 /* Columns [0, n) of R rows, in tiles as wide as the registers allow. `t` has x, ldx, k, ldw, ldy;
- * the column block at c starts at w + c in the right-hand matrix. */
-ALWAYS_INLINE void run_columns(const int R, const tile_mode mode, const bool narrow, tile_call *t,
-                               const float *w, size_t n, float *y)
+ * the column block at c starts with element c of the right-hand matrix `w`. */
+ALWAYS_INLINE void run_columns(const int R, const attn_dtype dtype, const tile_mode mode,
+                               const bool narrow, tile_call *t, const void *w, size_t n, float *y)
 {
     const int NV = TILE_VECTORS(R);
+    const size_t size = dtype == ATTN_F32 ? 4 : 2;
     size_t c = 0;
     for (; c + 16 * (size_t)NV <= n; c += 16 * (size_t)NV) {
         for (int v = 0; v < NV; v++)
-            t->w[v] = w + c + 16 * (size_t)v;
+            t->w[v] = (const char *)w + (c + 16 * (size_t)v) * size;
         t->y = y + c;
-        run_tile(R, NV, mode, false, narrow, t);
+        run_tile(R, NV, dtype, mode, false, narrow, t);
     }
     for (; c < n; c += 16) {
-        t->w[0] = w + c;
+        t->w[0] = (const char *)w + c * size;
         t->y = y + c;
         t->tail_n = n - c;
         if (n - c >= 16)
-            run_tile(R, 1, mode, false, narrow, t);
+            run_tile(R, 1, dtype, mode, false, narrow, t);
         else
-            run_tile(R, 1, mode, true, narrow, t);
+            run_tile(R, 1, dtype, mode, true, narrow, t);
     }
 }
 
-static void simd_matmul(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                        const float *panel, float *y, size_t ldy)
+#define SIMD_MATMUL(name, dtype)                                                                  \
+    static void name(size_t m, size_t n, size_t k, const float *x, size_t ldx, const void *panel, \
+                     float *y, size_t ldy)                                                        \
+    {                                                                                             \
+        tile_call t = {.k = k, .ldx = ldx, .ldw = ATTN_PANEL, .ldy = ldy};                        \
+        for (size_t r = 0, rows; r < m; r += rows) {                                              \
+            rows = tile_rows(m - r);                                                              \
+            t.x = x + r * ldx;                                                                    \
+            FOR_ROWS(rows, RUN_##dtype)                                                           \
+        }                                                                                         \
+    }
+#define RUN_ATTN_F32(R) run_columns(R, ATTN_F32, TILE_SET, false, &t, panel, n, y + r * ldy)
+#define RUN_ATTN_BF16(R) run_columns(R, ATTN_BF16, TILE_SET, false, &t, panel, n, y + r * ldy)
+#define RUN_ATTN_F16(R) run_columns(R, ATTN_F16, TILE_SET, false, &t, panel, n, y + r * ldy)
+SIMD_MATMUL(simd_matmul_f32, ATTN_F32)
+SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
+SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
+
+/* 16 columns of R rows from a q8 panel, column block `c` first. */
+ALWAYS_INLINE void run_q8(const int R, size_t k, const float *x, size_t ldx, const void *panel,
+                          size_t c, size_t n, float *y, size_t ldy)
 {
-    tile_call t = {.k = k, .ldx = ldx, .ldw = ATTN_PANEL, .ldy = ldy};
+    v16 total[TILE_ROWS], sum[TILE_ROWS][TILE_MAX_VECTORS];
+    const char *group = panel;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+        total[r] = v16_zero();
+    for (size_t first = 0; first < k; first += ATTN_Q8_GROUP) {
+        size_t inputs = k - first < ATTN_Q8_GROUP ? k - first : ATTN_Q8_GROUP;
+        const float *scales = (const float *)(const void *)group;
+        const void *values = group + ATTN_PANEL * sizeof *scales + c;
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+            sum[r][0] = v16_zero();
+        tile(R, 1, ATTN_Q8, false, 16, inputs, x + first, ldx, &values, ATTN_PANEL, sum);
+        v16 scale = v16_load(scales + c);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+            total[r] = v16_fma(sum[r][0], scale, total[r]);
+        group += ATTN_PANEL * (sizeof *scales + inputs);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+        v16_store_n(y + (size_t)r * ldy, total[r], n);
+}
+
+static void simd_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t ldx,
+                           const void *panel, float *y, size_t ldy)
+{
+    /* A sum and a total for each row: half as many rows fit the registers. */
     for (size_t r = 0, rows; r < m; r += rows) {
-        rows = tile_rows(m - r);
-        t.x = x + r * ldx;
-#define RUN(R) run_columns(R, TILE_SET, false, &t, panel, n, y + r * ldy)
-        FOR_ROWS(rows, RUN)
+        rows = tile_rows(m - r) < TILE_ROWS / 2 ? tile_rows(m - r) : TILE_ROWS / 2;
+        for (size_t c = 0; c < n; c += 16) {
+            size_t columns = n - c < 16 ? n - c : 16;
+#define RUN(R) run_q8(R, k, x + r * ldx, ldx, panel, c, columns, y + r * ldy + c, ldy)
+            FOR_ROWS(rows, RUN)
 #undef RUN
+        }
     }
 }
 
@@ -150,12 +264,12 @@ ALWAYS_INLINE void run_pages(const int R, tile_call *t, const float *const *page
         for (int v = 0; v < NV; v++)
             t->w[v] = pages[p + (size_t)v];
         t->y = s + 16 * p;
-        run_tile(R, NV, TILE_SCALE, false, false, t);
+        run_tile(R, NV, ATTN_F32, TILE_SCALE, false, false, t);
     }
     for (; p < n_pages; p++) {
         t->w[0] = pages[p];
         t->y = s + 16 * p;
-        run_tile(R, 1, TILE_SCALE, false, false, t);
+        run_tile(R, 1, ATTN_F32, TILE_SCALE, false, false, t);
     }
 }
 
@@ -179,7 +293,7 @@ static void simd_mix(size_t m, size_t n, size_t head_dim, const float *p, size_t
     for (size_t r = 0, rows; r < m; r += rows) {
         rows = tile_rows(m - r);
         t.x = p + r * ldp;
-#define RUN(R) run_columns(R, TILE_ADD, true, &t, v, head_dim, o + r * head_dim)
+#define RUN(R) run_columns(R, ATTN_F32, TILE_ADD, true, &t, v, head_dim, o + r * head_dim)
         FOR_ROWS(rows, RUN)
 #undef RUN
     }
@@ -199,7 +313,7 @@ ALWAYS_INLINE v16 v16_exp(v16 x)
     e = v16_fma(e, r, v16_set1(ATTN_EXP_C2));
     e = v16_fma(e, r, v16_set1(1.0f));
     e = v16_fma(e, r, v16_set1(1.0f));
-    return v16_at_least(x, v16_set1(ATTN_EXP_MIN), v16_exp2_scale(e, shifted));
+    return v16_select_at_least(x, v16_set1(ATTN_EXP_MIN), v16_exp2_scale(e, shifted), v16_zero());
 }
 
 /* The fixed tree: i + (i+8), then 4, 2, 1. */
@@ -256,6 +370,26 @@ static bool simd_softmax(size_t n, float *s, float *max, float *sum)
     return v16_sum(probe) == 0.0f;
 }
 
+static void simd_add(size_t n, const float *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        size_t lanes = n - i < 16 ? n - i : 16;
+        v16_store_n(y + i, v16_add(v16_load_n(y + i, lanes), v16_load_n(x + i, lanes)), lanes);
+    }
+}
+
+static void simd_swiglu(size_t n, float *gate, const float *up)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        size_t lanes = n - i < 16 ? n - i : 16;
+        v16 g = v16_load_n(gate + i, lanes), one = v16_set1(1.0f);
+        v16 e = v16_exp(v16_negative_abs(g));
+        v16 sigmoid = v16_div(v16_select_at_least(g, v16_zero(), one, e), v16_add(one, e));
+        v16 y = v16_mul(v16_mul(g, sigmoid), v16_load_n(up + i, lanes));
+        v16_store_n(gate + i, y, lanes);
+    }
+}
+
 static void simd_merge(size_t n, float a, float *o, float b, const float *p)
 {
     for (size_t i = 0; i < n; i += 16) {
@@ -308,10 +442,14 @@ static bool simd_finite(size_t n, const float *x)
     return v16_sum(probe) == 0.0f;
 }
 
-#define SIMD_KERNELS(isa)                                                             \
-    {                                                                                 \
-        .name = isa, .matmul = simd_matmul, .scores = simd_scores,                    \
-        .softmax = simd_softmax, .mix = simd_mix, .merge = simd_merge,                \
-        .scale = simd_scale, .rmsnorm = simd_rmsnorm, .rope = simd_rope,              \
-        .finite = simd_finite,                                                        \
+#define SIMD_KERNELS(isa)                                                                         \
+    {                                                                                             \
+        .name = isa,                                                                              \
+        .matmul = {[ATTN_F32] = simd_matmul_f32,                                                  \
+                   [ATTN_BF16] = simd_matmul_bf16,                                                \
+                   [ATTN_F16] = simd_matmul_f16,                                                  \
+                   [ATTN_Q8] = simd_matmul_q8},                                                   \
+        .scores = simd_scores, .softmax = simd_softmax, .mix = simd_mix, .add = simd_add,         \
+        .swiglu = simd_swiglu, .merge = simd_merge, .scale = simd_scale, .rmsnorm = simd_rmsnorm, \
+        .rope = simd_rope, .finite = simd_finite,                                                 \
     }

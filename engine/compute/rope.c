@@ -1,6 +1,9 @@
 #include "engine/compute/rope.h"
 
+#include <math.h>
 #include <string.h>
+
+#define PI 3.14159265358979323846
 
 #define LN2_HIGH 6.93147180369123816490e-01 /* the upper 32 bits of ln 2 */
 #define LN2_LOW 1.90821492927058770002e-10
@@ -18,8 +21,8 @@ static double round_to_integer(double x)
     return shifted - ROUND_MAGIC;
 }
 
-/* ln x for x >= 1: x = m 2^e, ln m = 2 artanh((m - 1) / (m + 1)) by its series. */
-static double natural_log(double x)
+/* x = m 2^e, ln m = 2 artanh((m - 1) / (m + 1)) by its series. */
+double attn_log(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, 8);
@@ -51,11 +54,61 @@ static double natural_exp(double x)
     return sum * power;
 }
 
-void attn_rope_frequencies(size_t head_dim, double theta, float *inv_freq)
+/* The pair, not an integer, that turns `rotations` times in the original context. */
+static double pair_of(const attn_config *c, double rotations)
 {
-    double log_theta = natural_log(theta);
-    for (size_t i = 0; i < head_dim / 2; i++)
-        inv_freq[i] = (float)natural_exp(-(2.0 * (double)i / (double)head_dim) * log_theta);
+    double turns = c->rope.original / (rotations * 2.0 * PI);
+    return c->head_dim * attn_log(turns) / (2.0 * attn_log(c->rope_theta));
+}
+
+/* How much of pair i is interpolated, 0 to 1. */
+static double yarn_ramp(const attn_config *c, size_t i)
+{
+    double last = c->rope.pairs_end_half ? c->head_dim / 2 - 1 : c->head_dim - 1;
+    double low = floor(pair_of(c, c->rope.beta_fast)), high = ceil(pair_of(c, c->rope.beta_slow));
+    low = low > 0 ? low : 0;
+    high = high < last ? high : last;
+    double width = high - low > 0.001 ? high - low : 0.001;
+    double ramp = ((double)i - low) / width;
+    return ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+}
+
+static double scaled_frequency(const attn_config *c, size_t i, double frequency)
+{
+    const attn_rope_scaling *s = &c->rope;
+    switch (s->type) {
+    case ATTN_ROPE_LINEAR:
+        return frequency / s->factor;
+    case ATTN_ROPE_LLAMA3: {
+        double wavelength = 2.0 * PI / frequency;
+        if (wavelength < s->original / s->high_freq_factor)
+            return frequency;
+        if (wavelength > s->original / s->low_freq_factor)
+            return frequency / s->factor;
+        double smooth = (s->original / wavelength - s->low_freq_factor) /
+                        (s->high_freq_factor - s->low_freq_factor);
+        return (1.0 - smooth) * frequency / s->factor + smooth * frequency;
+    }
+    case ATTN_ROPE_YARN: {
+        double ramp = yarn_ramp(c, i);
+        return frequency * (1.0 - ramp + ramp / s->factor);
+    }
+    default:
+        return frequency;
+    }
+}
+
+double attn_rope_frequencies(const attn_config *c, float *inv_freq)
+{
+    double log_theta = attn_log(c->rope_theta);
+    for (size_t i = 0; i < c->head_dim / 2; i++) {
+        double frequency = natural_exp(-(2.0 * (double)i / c->head_dim) * log_theta);
+        inv_freq[i] = (float)scaled_frequency(c, i, frequency);
+    }
+    double factor = c->rope.attention_factor;
+    if (c->rope.type == ATTN_ROPE_YARN && factor == 0)
+        factor = 0.1 * attn_log(c->rope.factor) + 1.0;
+    return factor;
 }
 
 /* sin r and cos r for |r| <= pi/4, by their Taylor polynomials of degree 17 and 18. */
@@ -85,18 +138,27 @@ static double cosine(double r)
     return 1.0 - 0.5 * r2 + r2 * r2 * c;
 }
 
-void attn_rope_angles(uint64_t position, size_t half, const float *inv_freq, float *cos, float *sin)
+void attn_rope_angles(uint64_t position, size_t half, const float *inv_freq, double factor,
+                      float *cos, float *sin)
 {
     for (size_t i = 0; i < half; i++) {
         double angle = (double)((float)position * inv_freq[i]);
         double n = round_to_integer(angle * 0.63661977236758138243);
         double r = ((angle - n * HALF_PI_1) - n * HALF_PI_2) - n * HALF_PI_3;
-        double s = sine(r), c = cosine(r);
+        double s = factor * sine(r), c = factor * cosine(r);
         switch ((int64_t)n & 3) {
-        case 0: sin[i] = (float)s, cos[i] = (float)c; break;
-        case 1: sin[i] = (float)c, cos[i] = (float)-s; break;
-        case 2: sin[i] = (float)-s, cos[i] = (float)-c; break;
-        default: sin[i] = (float)-c, cos[i] = (float)s; break;
+        case 0:
+            sin[i] = (float)s, cos[i] = (float)c;
+            break;
+        case 1:
+            sin[i] = (float)c, cos[i] = (float)-s;
+            break;
+        case 2:
+            sin[i] = (float)-s, cos[i] = (float)-c;
+            break;
+        default:
+            sin[i] = (float)-c, cos[i] = (float)s;
+            break;
         }
     }
 }

@@ -8,17 +8,24 @@
 #ifndef ATTN_ROPE_H
 #define ATTN_ROPE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "engine/model/config.h"
 
-/* inv_freq[i] = theta ^ (-2i / head_dim), rounded to f32.
- * Shapes: inv_freq [head_dim / 2]. theta >= 1, head_dim even. */
-void attn_rope_frequencies(size_t head_dim, double theta, float *inv_freq);
+/* inv_freq[i] = theta ^ (-2i / head_dim), scaled as the config says, then rounded to f32.
+ * linear: divided by factor. llama3: waves shorter than original / high_freq_factor stay, longer
+ * than original / low_freq_factor are divided by factor, those between are blended. yarn: the blend
+ * goes by the pair's index between the pairs that turn beta_fast and beta_slow times in the
+ * original context (Peng et al. 2023, section 3.2).
+ * Shapes: inv_freq [head_dim / 2]. Returns what cos and sin are multiplied by. */
+double attn_rope_frequencies(const attn_config *config, float *inv_freq);
 
 /* The cosines and sines of angle[i] = (float)position * inv_freq[i], the product in f32 as PyTorch
- * has it. Shapes: cos, sin [half]. Cost: about 20 ns an angle, no allocation: the angles of a
- * batch are computed with it, so that no table grows with the positions. */
-void attn_rope_angles(uint64_t position, size_t half, const float *inv_freq, float *cos,
-                      float *sin);
+ * has it, times `factor`. Shapes: cos, sin [half]. Cost: about 20 ns an
+ * angle, no allocation: the angles of a batch are computed with it, so that no table grows with the
+ * positions. */
+void attn_rope_angles(uint64_t position, size_t half, const float *inv_freq, double factor,
+                      float *cos, float *sin);
+
+/* ln x for x > 0 and normal: the same bits on every machine. */
+double attn_log(double x);
 
 #endif

@@ -1,272 +1,354 @@
 #include "engine/model/model.h"
 
 #include "engine/base/base.h"
+#include "engine/base/file.h"
 #include "engine/compute/rope.h"
 #include "engine/model/builtin.h"
-#include "engine/model/philox.h"
-#include "engine/model/safetensors.h"
+#include "engine/model/tokenizer.h"
+#include "engine/model/weights.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#define CONFIG_MAX (1u << 20)
+#define CONFIG_MAX ((size_t)1 << 20)
+#define PATH_SIZE 4096
+#define NAME_SIZE 128
+/* Weights from this size on get their own huge pages. */
+#define MAPPED_BYTES ((size_t)1 << 20)
 
-/* Where weights come from: a file, or a seed. */
-typedef struct weight_source {
-    const attn_safetensors *file; /* NULL: random */
-    uint64_t seed;
-    size_t n_used; /* tensors of the file that were asked for */
-} weight_source;
+struct attn_block {
+    struct attn_block *next;
+    void *data;
+    size_t bytes;
+};
 
-/* Reads tensor `name` of [rows, cols] (cols 0: of [rows]) into `values`, checked to be finite. */
-static attn_status read_tensor(weight_source *source, const char *name, size_t rows, size_t cols,
-                               float *values, attn_error *err)
+/* One model being loaded; the first error sticks, and what is loaded after it does not count. */
+typedef struct loader {
+    attn_model *model;
+    attn_weights *weights;
+    attn_dtype dtype;
+    float *row; /* one row of the widest matrix */
+    attn_error *err;
+    attn_status status;
+} loader;
+
+static void *new_block(loader *l, size_t bytes)
 {
-    size_t n = cols == 0 ? rows : rows * cols;
-    if (source->file == NULL) {
-        if (cols == 0) {
-            for (size_t i = 0; i < n; i++)
-                values[i] = 1.0f;
-        } else {
-            attn_philox_uniform(source->seed, name, (float)(1.0 / sqrt((double)cols)), n, values);
-        }
-        return ATTN_OK;
+    if (l->status != ATTN_OK)
+        return NULL;
+    struct attn_block *block = attn_alloc(1, sizeof *block);
+    void *data = NULL;
+    if (block != NULL)
+        data = bytes < MAPPED_BYTES ? attn_alloc(bytes, 1) : attn_map(bytes, true);
+    if (data == NULL) {
+        attn_free(block);
+        l->status =
+            attn_fail(l->err, ATTN_E_NO_MEMORY, NULL, "model %s: out of memory", l->model->name);
+        return NULL;
     }
-    const char *label = attn_safetensors_label(source->file);
-    const attn_tensor *tensor = attn_safetensors_find(source->file, name);
-    if (tensor == NULL)
-        return attn_fail(err, ATTN_E_FORMAT, NULL, "%s: tensor %s is missing", label, name);
-    if (strcmp(tensor->dtype, "F32") != 0)
-        return attn_fail(err, ATTN_E_FORMAT, NULL, "%s: tensor %s: dtype %s is not supported",
-                         label, name, tensor->dtype);
-    if (tensor->n_dims != (cols == 0 ? 1u : 2u) || tensor->shape[0] != rows ||
-        (cols != 0 && tensor->shape[1] != cols))
-        return cols == 0
-                   ? attn_fail(err, ATTN_E_FORMAT, NULL,
-                               "%s: tensor %s: config.json asks for shape [%zu]", label, name, rows)
-                   : attn_fail(err, ATTN_E_FORMAT, NULL,
-                               "%s: tensor %s: config.json asks for shape [%zu, %zu]", label, name,
-                               rows, cols);
-    memcpy(values, tensor->data, n * sizeof *values);
-    for (size_t i = 0; i < n; i++) {
-        if (!isfinite(values[i]))
-            return attn_fail(err, ATTN_E_FORMAT, NULL, "%s: tensor %s has a value that is not finite",
-                             label, name);
+    *block = (struct attn_block){l->model->blocks, data, bytes};
+    l->model->blocks = block;
+    l->model->weights_bytes += bytes;
+    return data;
+}
+
+static void load_vector(loader *l, const char *name, size_t n, float *values)
+{
+    attn_weight weight;
+    if (l->status == ATTN_OK)
+        l->status = attn_weights_find(l->weights, name, n, 0, &weight, l->err);
+    if (l->status == ATTN_OK)
+        l->status = attn_weights_read(l->weights, &weight, 0, values, l->err);
+    l->model->n_parameters += n;
+}
+
+static const float *load_norm(loader *l, const char *name, size_t n)
+{
+    float *values = new_block(l, n * sizeof *values);
+    if (values != NULL)
+        load_vector(l, name, n, values);
+    return values;
+}
+
+/* Packs matrix `name` [rows, n_in] into outputs first .. of panels. */
+static void pack(loader *l, const char *name, const attn_linear *linear, void *panels, size_t first,
+                 size_t rows)
+{
+    attn_weight weight;
+    if (l->status == ATTN_OK)
+        l->status = attn_weights_find(l->weights, name, rows, linear->n_in, &weight, l->err);
+    for (size_t r = 0; r < rows && l->status == ATTN_OK; r++) {
+        l->status = attn_weights_read(l->weights, &weight, r, l->row, l->err);
+        if (l->status == ATTN_OK &&
+            !attn_linear_pack(panels, linear->dtype, linear->n_in, first + r, l->row))
+            l->status = attn_fail(l->err, ATTN_E_FORMAT, NULL,
+                                  "model %s: tensor %s has a value too large for %s weights",
+                                  l->model->name, name, attn_dtype_name(linear->dtype));
     }
-    source->n_used++;
-    return ATTN_OK;
+    l->model->n_parameters += (uint64_t)rows * linear->n_in;
 }
 
-/* Copies W [rows, n_in] into outputs [first, first + rows) of a packed layer. */
-static void pack_rows(const float *w, size_t rows, size_t n_in, size_t first, float *panels)
+/* Up to three matrices, one under another, as one layer. Names are complete but for ".weight" and
+ * ".bias"; biases are read when `has_bias`. */
+static attn_linear load_linear(loader *l, attn_dtype dtype, size_t n_in, bool has_bias, size_t n,
+                               const char *const *names, const size_t *rows)
 {
-    for (size_t r = 0; r < rows; r++) {
-        size_t out = first + r;
-        float *column = panels + out / ATTN_PANEL * n_in * ATTN_PANEL + out % ATTN_PANEL;
-        for (size_t i = 0; i < n_in; i++)
-            column[i * ATTN_PANEL] = w[r * n_in + i];
+    attn_linear linear = {.n_in = n_in, .dtype = dtype};
+    for (size_t i = 0; i < n; i++)
+        linear.n_out += rows[i];
+    void *panels = new_block(l, attn_linear_panels(&linear) * attn_panel_bytes(dtype, n_in));
+    float *bias = has_bias ? new_block(l, linear.n_out * sizeof *bias) : NULL;
+    linear.panels = panels;
+    linear.bias = bias;
+    size_t first = 0;
+    for (size_t i = 0; i < n && l->status == ATTN_OK; i++) {
+        char name[NAME_SIZE];
+        snprintf(name, sizeof name, "%s.weight", names[i]);
+        pack(l, name, &linear, panels, first, rows[i]);
+        snprintf(name, sizeof name, "%s.bias", names[i]);
+        if (has_bias)
+            load_vector(l, name, rows[i], bias + first);
+        first += rows[i];
+    }
+    return linear;
+}
+
+/* Names under a prefix that ends in a dot. */
+typedef struct names {
+    char text[3][NAME_SIZE];
+} names;
+
+static names join(const char *prefix, const char *a, const char *b, const char *c)
+{
+    names n;
+    const char *const parts[] = {a, b, c};
+    for (size_t i = 0; i < 3; i++)
+        snprintf(n.text[i], sizeof n.text[i], "%s%s", prefix, parts[i]);
+    return n;
+}
+
+static attn_mlp load_mlp(loader *l, const char *prefix)
+{
+    const attn_config *c = &l->model->config;
+    const size_t wide = c->intermediate_size, both[] = {wide, wide}, hidden[] = {c->hidden_size};
+    names in = join(prefix, "gate_proj", "up_proj", ""), out = join(prefix, "down_proj", "", "");
+    attn_mlp mlp;
+    const char *const in_list[] = {in.text[0], in.text[1]}, *const out_list[] = {out.text[0]};
+    mlp.gate_up = load_linear(l, l->dtype, c->hidden_size, false, 2, in_list, both);
+    mlp.down = load_linear(l, l->dtype, wide, false, 1, out_list, hidden);
+    return mlp;
+}
+
+static void load_experts(loader *l, attn_layer *layer, const char *block)
+{
+    const attn_config *c = &l->model->config;
+    char prefix[NAME_SIZE];
+    const char *const router[] = {prefix};
+    const size_t n_experts = c->num_experts, all = n_experts + c->n_shared_experts;
+    snprintf(prefix, sizeof prefix, "%smlp.gate", block);
+    /* f32 always: it is small, and a rounded router would choose other experts. */
+    layer->router = load_linear(l, ATTN_F32, c->hidden_size, false, 1, router, &n_experts);
+    layer->experts = new_block(l, all * sizeof *layer->experts);
+    for (size_t e = 0; e < all && l->status == ATTN_OK; e++) {
+        if (e < n_experts)
+            snprintf(prefix, sizeof prefix, "%smlp.experts.%zu.", block, e);
+        else
+            snprintf(prefix, sizeof prefix, "%smlp.shared_experts.%zu.", block, e - n_experts);
+        layer->experts[e] = load_mlp(l, prefix);
     }
 }
 
-/* Size of a packed layer in floats. */
-static size_t panel_floats(size_t n_in, size_t n_out)
+static void load_attention(loader *l, attn_layer *layer, const char *prefix)
 {
-    return (n_out + ATTN_PANEL - 1) / ATTN_PANEL * ATTN_PANEL * n_in;
-}
-
-static size_t padded_head(const attn_config *c)
-{
-    return ((size_t)c->head_dim + ATTN_LANES - 1) / ATTN_LANES * ATTN_LANES;
-}
-
-static attn_status load_layer(attn_model *model, size_t l, weight_source *source, float **cursor,
-                              float *staging, attn_error *err)
-{
-    const attn_config *c = &model->config;
+    const attn_config *c = &l->model->config;
     const size_t q_size = (size_t)c->num_attention_heads * c->head_dim;
     const size_t kv_size = (size_t)c->num_key_value_heads * c->head_dim;
-    attn_layer *layer = &model->layers[l];
-    float *qkv = *cursor;
-    float *o = qkv + panel_floats(c->hidden_size, q_size + 2 * kv_size);
-    float *norms = o + panel_floats(q_size, c->hidden_size);
-    *cursor = norms + 2 * padded_head(c);
-    layer->qkv = (attn_linear){c->hidden_size, q_size + 2 * kv_size, qkv};
-    layer->o = (attn_linear){q_size, c->hidden_size, o};
-    const struct {
-        const char *name;
-        size_t rows, cols;
-        float *panels;
-        size_t first; /* output of the packed layer */
-    } parts[] = {
-        {"q_proj", q_size, c->hidden_size, qkv, 0},
-        {"k_proj", kv_size, c->hidden_size, qkv, q_size},
-        {"v_proj", kv_size, c->hidden_size, qkv, q_size + kv_size},
-        {"o_proj", c->hidden_size, q_size, o, 0},
-    };
-    char name[96];
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        snprintf(name, sizeof name, "model.layers.%zu.self_attn.%s.weight", l, parts[i].name);
-        attn_status status =
-            read_tensor(source, name, parts[i].rows, parts[i].cols, staging, err);
-        if (status != ATTN_OK)
-            return status;
-        pack_rows(staging, parts[i].rows, parts[i].cols, parts[i].first, parts[i].panels);
-        model->n_parameters += (uint64_t)parts[i].rows * parts[i].cols;
+    const size_t qkv_rows[] = {q_size, kv_size, kv_size}, o_rows[] = {c->hidden_size};
+    names qkv = join(prefix, "q_proj", "k_proj", "v_proj"), o = join(prefix, "o_proj", "", "");
+    const char *const qkv_list[] = {qkv.text[0], qkv.text[1], qkv.text[2]};
+    const char *const o_list[] = {o.text[0]};
+    layer->qkv = load_linear(l, l->dtype, c->hidden_size, c->attention_bias, 3, qkv_list, qkv_rows);
+    layer->o = load_linear(l, l->dtype, q_size, c->attention_bias, 1, o_list, o_rows);
+    if (c->qk_norm) {
+        names norms = join(prefix, "q_norm.weight", "k_norm.weight", "");
+        layer->q_norm = load_norm(l, norms.text[0], c->head_dim);
+        layer->k_norm = load_norm(l, norms.text[1], c->head_dim);
     }
-    if (!c->qk_norm)
-        return ATTN_OK;
-    layer->q_norm = norms;
-    layer->k_norm = norms + padded_head(c);
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "model.layers.%zu.self_attn.%c_norm.weight", l, "qk"[i]);
-        attn_status status =
-            read_tensor(source, name, c->head_dim, 0, norms + i * padded_head(c), err);
-        if (status != ATTN_OK)
-            return status;
-        model->n_parameters += c->head_dim;
-    }
-    return ATTN_OK;
+    /* Older checkpoints keep RoPE's frequencies beside the weights; ours come from the config. */
+    names buffer = join(prefix, "rotary_emb.inv_freq", "", "");
+    attn_weights_ignore(l->weights, buffer.text[0]);
 }
 
-/* A tensor that no layer asked for would change nothing: the file is not what config.json says. */
-static attn_status refuse_extra(const attn_model *model, const weight_source *source,
-                                attn_error *err)
+static void load_layer(loader *l, size_t index)
 {
-    if (source->file == NULL || source->n_used == attn_safetensors_count(source->file))
-        return ATTN_OK;
-    for (size_t i = 0; i < attn_safetensors_count(source->file); i++) {
-        const char *name = attn_safetensors_at(source->file, i)->name, *layer_end;
-        static const char prefix[] = "model.layers.";
-        unsigned layer = 0;
-        bool known = strncmp(name, prefix, sizeof prefix - 1) == 0;
-        layer_end = name + sizeof prefix - 1;
-        for (; known && *layer_end >= '0' && *layer_end <= '9' && layer < 100000; layer_end++)
-            layer = layer * 10 + (unsigned)(*layer_end - '0');
-        static const char *const suffixes[] = {
-            ".self_attn.q_proj.weight", ".self_attn.k_proj.weight", ".self_attn.v_proj.weight",
-            ".self_attn.o_proj.weight", ".self_attn.q_norm.weight", ".self_attn.k_norm.weight"};
-        size_t n_suffixes = model->config.qk_norm ? 6 : 4, s = 0;
-        while (known && s < n_suffixes && strcmp(layer_end, suffixes[s]) != 0)
-            s++;
-        if (!known || s == n_suffixes || layer >= model->config.num_hidden_layers)
-            return attn_fail(err, ATTN_E_FORMAT, NULL, "%s: tensor %.80s is not supported",
-                             attn_safetensors_label(source->file), name);
-    }
-    return attn_fail(err, ATTN_E_FORMAT, NULL, "%s: more tensors than config.json needs",
-                     attn_safetensors_label(source->file));
+    const attn_config *c = &l->model->config;
+    attn_layer *layer = &l->model->layers[index];
+    char block[NAME_SIZE / 2], prefix[NAME_SIZE];
+    snprintf(block, sizeof block, "model.layers.%zu.", index);
+    snprintf(prefix, sizeof prefix, "%sself_attn.", block);
+    load_attention(l, layer, prefix);
+    if (!attn_config_is_decoder(c))
+        return;
+    names norms = join(block, "input_layernorm.weight", "post_attention_layernorm.weight", "mlp.");
+    layer->input_norm = load_norm(l, norms.text[0], c->hidden_size);
+    layer->post_norm = load_norm(l, norms.text[1], c->hidden_size);
+    if (c->num_experts > 0)
+        load_experts(l, layer, block);
+    else
+        layer->mlp = load_mlp(l, norms.text[2]);
 }
 
-static attn_status load_weights(attn_model *model, weight_source *source, attn_error *err)
+/* Refuses a tied model's own lm_head unless it is the embedding again. */
+static void check_tied_head(loader *l)
 {
+    static const char head[] = "lm_head.weight", embedding[] = "model.embed_tokens.weight";
+    const attn_config *c = &l->model->config;
+    attn_weight a, b;
+    if (l->status != ATTN_OK || !attn_weights_has(l->weights, head))
+        return;
+    l->status = attn_weights_find(l->weights, head, c->vocab_size, c->hidden_size, &a, l->err);
+    if (l->status == ATTN_OK)
+        l->status =
+            attn_weights_find(l->weights, embedding, c->vocab_size, c->hidden_size, &b, l->err);
+    if (l->status == ATTN_OK && (strcmp(a.tensor->dtype, b.tensor->dtype) != 0 ||
+                                 memcmp(a.tensor->data, b.tensor->data, a.tensor->n_bytes) != 0))
+        l->status = attn_fail(l->err, ATTN_E_FORMAT, NULL,
+                              "model %s: tie_word_embeddings is set, but %s is not %s",
+                              l->model->name, head, embedding);
+}
+
+static void load_ends(loader *l)
+{
+    attn_model *model = l->model;
     const attn_config *c = &model->config;
-    const size_t q_size = (size_t)c->num_attention_heads * c->head_dim;
-    const size_t qkv_size = attn_config_qkv_size(c);
-    size_t per_layer = panel_floats(c->hidden_size, qkv_size) +
-                       panel_floats(q_size, c->hidden_size) + 2 * padded_head(c);
-    size_t n_floats;
-    if (!attn_mul(per_layer, c->num_hidden_layers, &n_floats) ||
-        !attn_mul(n_floats, sizeof(float), &model->weights_bytes))
-        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "model %s: too large", model->name);
-    model->weights = attn_map(model->weights_bytes, true);
+    const size_t vocab = c->vocab_size;
+    static const char *const embedding[] = {"model.embed_tokens"}, *const head[] = {"lm_head"};
+    model->embedding = load_linear(l, l->dtype, c->hidden_size, false, 1, embedding, &vocab);
+    model->final_norm = load_norm(l, "model.norm.weight", c->hidden_size);
+    if (c->tie_word_embeddings) {
+        check_tied_head(l);
+        model->head = model->embedding;
+    } else {
+        model->head = load_linear(l, l->dtype, c->hidden_size, false, 1, head, &vocab);
+    }
+}
+
+static size_t widest_row(const attn_config *c)
+{
+    size_t q_size = (size_t)c->num_attention_heads * c->head_dim, widest = c->hidden_size;
+    widest = q_size > widest ? q_size : widest;
+    return c->intermediate_size > widest ? c->intermediate_size : widest;
+}
+
+static void load_all(loader *l)
+{
+    attn_model *model = l->model;
+    const attn_config *c = &model->config;
+    l->row = attn_alloc(widest_row(c), sizeof *l->row);
     model->layers = attn_alloc(c->num_hidden_layers, sizeof *model->layers);
-    model->inv_freq = attn_alloc(padded_head(c), sizeof *model->inv_freq);
-    float *staging = attn_alloc((qkv_size > q_size ? qkv_size : q_size), c->hidden_size *
-                                                                             sizeof *staging);
-    attn_status status = ATTN_OK;
-    if (!model->weights || !model->layers || !model->inv_freq || !staging)
-        status = attn_fail(err, ATTN_E_NO_MEMORY, NULL, "model %s: out of memory", model->name);
-    float *cursor = model->weights;
-    for (size_t l = 0; status == ATTN_OK && l < c->num_hidden_layers; l++)
-        status = load_layer(model, l, source, &cursor, staging, err);
-    attn_free(staging);
-    if (status == ATTN_OK)
-        status = refuse_extra(model, source, err);
-    if (status == ATTN_OK) {
-        attn_rope_frequencies(c->head_dim, c->rope_theta, model->inv_freq);
+    model->inv_freq = attn_alloc(c->head_dim, sizeof *model->inv_freq);
+    if (!l->row || !model->layers || !model->inv_freq)
+        l->status =
+            attn_fail(l->err, ATTN_E_NO_MEMORY, NULL, "model %s: out of memory", model->name);
+    for (size_t i = 0; i < c->num_hidden_layers && l->status == ATTN_OK; i++)
+        load_layer(l, i);
+    if (attn_config_is_decoder(c))
+        load_ends(l);
+    if (l->status == ATTN_OK)
+        l->status = attn_weights_check_used(l->weights, l->err);
+    if (l->status == ATTN_OK) {
+        model->rope_factor = attn_rope_frequencies(c, model->inv_freq);
         model->score_scale = (float)(1.0 / sqrt((double)c->head_dim));
     }
+    attn_free(l->row);
+}
+
+/* Loads the weights of a model whose config is read. */
+static attn_status load_weights(attn_model *model, attn_weights *weights,
+                                const attn_load_options *options, attn_error *err)
+{
+    loader l = {.model = model, .weights = weights, .err = err};
+    l.dtype = options->has_dtype ? options->dtype : attn_weights_dtype(weights);
+    model->weights_dtype = l.dtype;
+    model->random = attn_weights_random(weights);
+    load_all(&l);
+    return l.status;
+}
+
+static attn_model *new_model(const char *name, attn_error *err)
+{
+    attn_model *model = attn_alloc(1, sizeof *model);
+    if (model == NULL)
+        attn_fail(err, ATTN_E_NO_MEMORY, NULL, "model %s: out of memory", name);
+    else
+        memcpy(model->name, name, strlen(name) + 1);
+    return model;
+}
+
+/* Reads config.json and, when there, generation_config.json. */
+static attn_status read_configs(attn_model *model, const char *dir, attn_error *err)
+{
+    char path[PATH_SIZE], *text;
+    size_t len;
+    if (snprintf(path, sizeof path, "%s/generation_config.json", dir) >= PATH_SIZE)
+        return attn_fail(err, ATTN_E_INVALID, "models", "a model folder's name is too long");
+    bool has_generation = access(path, F_OK) == 0;
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    attn_status status = attn_read_file(path, CONFIG_MAX, &text, &len, err);
+    if (status == ATTN_OK)
+        status = attn_config_parse(text, len, path, &model->config, err);
+    attn_free(text);
+    if (status != ATTN_OK || !has_generation || !attn_config_is_decoder(&model->config))
+        return status;
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    status = attn_read_file(path, CONFIG_MAX, &text, &len, err);
+    if (status == ATTN_OK)
+        status = attn_config_parse_generation(text, len, path, &model->config, err);
+    attn_free(text);
     return status;
 }
 
-/* Builds a model from its config text and its tensors (NULL: random from `seed`). */
-static attn_model *build(const char *name, const char *config, size_t config_len,
-                         const char *config_label, const attn_safetensors *file, uint64_t seed,
-                         attn_error *err)
+/* A decoder's tokenizer.json, when there. */
+static attn_status read_tokenizer(attn_model *model, const char *dir, attn_error *err)
 {
-    attn_model *model = attn_alloc(1, sizeof *model);
-    if (model == NULL) {
-        attn_fail(err, ATTN_E_NO_MEMORY, NULL, "model %s: out of memory", name);
+    char path[PATH_SIZE];
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= PATH_SIZE)
+        return attn_fail(err, ATTN_E_INVALID, "models", "a model folder's name is too long");
+    if (!attn_config_is_decoder(&model->config) || access(path, F_OK) != 0)
+        return ATTN_OK;
+    attn_error local;
+    err = err == NULL ? &local : err;
+    model->tokenizer = attn_tokenizer_open(path, err);
+    if (model->tokenizer == NULL)
+        return err->status;
+    if (attn_tokenizer_size(model->tokenizer) > model->config.vocab_size)
+        return attn_fail(err, ATTN_E_FORMAT, NULL,
+                         "%s: it has ids up to %zu, past config.json's vocab_size", path,
+                         attn_tokenizer_size(model->tokenizer) - 1);
+    return ATTN_OK;
+}
+
+attn_model *attn_model_load(const char *name, const char *dir, const attn_load_options *options,
+                            attn_error *err)
+{
+    attn_model *model = new_model(name, err);
+    if (model == NULL)
         return NULL;
-    }
-    memcpy(model->name, name, strlen(name) + 1);
-    model->random = file == NULL;
-    weight_source source = {.file = file, .seed = seed};
-    attn_status status = attn_config_parse(config, config_len, config_label, &model->config, err);
+    attn_weights *weights = NULL;
+    attn_status status = read_configs(model, dir, err);
     if (status == ATTN_OK)
-        status = load_weights(model, &source, err);
+        status = read_tokenizer(model, dir, err);
+    if (status == ATTN_OK) {
+        weights = attn_weights_open(dir, options->random_seed, err);
+        status = weights == NULL ? ATTN_E_FORMAT : load_weights(model, weights, options, err);
+    }
+    attn_weights_close(weights);
     if (status != ATTN_OK) {
         attn_model_free(model);
         return NULL;
     }
-    return model;
-}
-
-/* Reads a small file whole. Owner of *text: the caller. */
-static attn_status read_file(const char *path, size_t max, char **text, size_t *len,
-                             attn_error *err)
-{
-    attn_status status = ATTN_OK;
-    FILE *file = fopen(path, "rbe");
-    *text = NULL;
-    *len = 0;
-    if (file == NULL)
-        return attn_fail(err, ATTN_E_IO, NULL, "%s: %s", path, strerror(errno));
-    char *buffer = attn_alloc(max + 1, 1);
-    if (buffer == NULL) {
-        status = attn_fail(err, ATTN_E_NO_MEMORY, NULL, "%s: out of memory", path);
-    } else {
-        *len = fread(buffer, 1, max + 1, file);
-        if (ferror(file))
-            status = attn_fail(err, ATTN_E_IO, NULL, "%s: cannot be read", path);
-        else if (*len > max)
-            status = attn_fail(err, ATTN_E_FORMAT, NULL, "%s: longer than %zu bytes", path, max);
-    }
-    fclose(file);
-    if (status != ATTN_OK) {
-        attn_free(buffer);
-        return status;
-    }
-    *text = buffer;
-    return ATTN_OK;
-}
-
-attn_model *attn_model_load(const char *name, const char *dir, const uint64_t *random_seed,
-                            attn_error *err)
-{
-    char config_path[4096], weights_path[4096], *config;
-    size_t config_len;
-    int n = snprintf(config_path, sizeof config_path, "%s/config.json", dir);
-    int k = snprintf(weights_path, sizeof weights_path, "%s/model.safetensors", dir);
-    if (n < 0 || (size_t)n >= sizeof config_path || k < 0 || (size_t)k >= sizeof weights_path) {
-        attn_fail(err, ATTN_E_INVALID, "models", "model %s: the folder's name is too long", name);
-        return NULL;
-    }
-    if (read_file(config_path, CONFIG_MAX, &config, &config_len, err) != ATTN_OK)
-        return NULL;
-    attn_model *model = NULL;
-    attn_safetensors *file = NULL;
-    bool random = random_seed != NULL && access(weights_path, F_OK) != 0;
-    if (!random)
-        file = attn_safetensors_open(weights_path, err);
-    if (random || file != NULL)
-        model = build(name, config, config_len, config_path, file, random ? *random_seed : 0, err);
-    attn_safetensors_close(file);
-    attn_free(config);
     return model;
 }
 
@@ -280,18 +362,26 @@ const char *attn_builtin_name(size_t index)
     return attn_builtin_models[index].name;
 }
 
-attn_model *attn_model_load_builtin(size_t index, attn_error *err)
+attn_model *attn_model_load_builtin(size_t index, const attn_load_options *options, attn_error *err)
 {
     const attn_builtin *b = &attn_builtin_models[index];
-    attn_safetensors *file =
-        attn_safetensors_parse(b->tensors, (size_t)(b->tensors_end - b->tensors), b->name, err);
-    if (file == NULL)
+    attn_model *model = new_model(b->name, err);
+    if (model == NULL)
         return NULL;
-    attn_model *model = build(b->name, b->config, (size_t)(b->config_end - b->config), b->name,
-                              file, 0, err);
-    attn_safetensors_close(file);
-    if (model != NULL)
-        model->built_in = true;
+    model->built_in = true;
+    attn_weights *weights = NULL;
+    attn_status status = attn_config_parse(b->config, (size_t)(b->config_end - b->config), b->name,
+                                           &model->config, err);
+    if (status == ATTN_OK) {
+        weights =
+            attn_weights_parse(b->tensors, (size_t)(b->tensors_end - b->tensors), b->name, err);
+        status = weights == NULL ? ATTN_E_FORMAT : load_weights(model, weights, options, err);
+    }
+    attn_weights_close(weights);
+    if (status != ATTN_OK) {
+        attn_model_free(model);
+        return NULL;
+    }
     return model;
 }
 
@@ -299,8 +389,23 @@ void attn_model_free(attn_model *model)
 {
     if (model == NULL)
         return;
-    attn_unmap(model->weights, model->weights_bytes);
+    while (model->blocks != NULL) {
+        struct attn_block *block = model->blocks;
+        model->blocks = block->next;
+        if (block->bytes < MAPPED_BYTES)
+            attn_free(block->data);
+        else
+            attn_unmap(block->data, block->bytes);
+        attn_free(block);
+    }
+    attn_tokenizer_close(model->tokenizer);
     attn_free(model->layers);
     attn_free(model->inv_freq);
     attn_free(model);
+}
+
+size_t attn_model_kv_bytes(const attn_model *model)
+{
+    const attn_config *c = &model->config;
+    return (size_t)2 * c->num_hidden_layers * c->num_key_value_heads * c->head_dim * sizeof(float);
 }

@@ -28,19 +28,20 @@ static uint64_t fnv1a64(const char *text)
     return hash;
 }
 
-void attn_philox_uniform(uint64_t seed, const char *name, float bound, size_t n, float *values)
+void attn_philox_uniform(uint64_t seed, const char *name, float bound, size_t first, size_t n,
+                         float *values)
 {
     uint64_t hash = fnv1a64(name);
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    for (size_t i = 0; i < n; i += 4) {
+    for (size_t i = first; i < first + n;) {
         uint64_t block = i / 4;
         const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)hash,
                                      (uint32_t)(hash >> 32)};
         uint32_t words[4];
         attn_philox4x32(counter, key, words);
-        for (size_t lane = 0; lane < 4 && i + lane < n; lane++) {
-            float u = (float)(words[lane] >> 8) * 0x1p-24f;
-            values[i + lane] = (2.0f * u - 1.0f) * bound;
+        for (; i / 4 == block && i < first + n; i++) {
+            float u = (float)(words[i % 4] >> 8) * 0x1p-24f;
+            values[i - first] = (2.0f * u - 1.0f) * bound;
         }
     }
 }

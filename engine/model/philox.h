@@ -9,9 +9,10 @@
 /* The four words at `counter` under `key`. */
 void attn_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
-/* Fills values[i] = (2 u - 1) * bound, u = the upper 24 bits of word i / 2^24, where word i is
- * lane i % 4 of block i / 4 with key = seed and counter = (block, FNV-1a 64 of `name`). So a
- * tensor's values depend on seed, name and index alone. */
-void attn_philox_uniform(uint64_t seed, const char *name, float bound, size_t n, float *values);
+/* Elements first .. first + n - 1 of a tensor: (2 u - 1) * bound, u = the upper 24 bits of word i /
+ * 2^24, where word i is lane i % 4 of block i / 4 with key = seed and counter = (block, FNV-1a 64 of
+ * `name`). So a tensor's values depend on seed, name and index alone. */
+void attn_philox_uniform(uint64_t seed, const char *name, float bound, size_t first, size_t n,
+                         float *values);
 
 #endif

@@ -26,8 +26,8 @@ static const struct {
     const char *name;
     unsigned bytes;
 } dtypes[] = {
-    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},
-    {"I16", 2}, {"I8", 1},  {"U8", 1},  {"U16", 2},  {"U32", 4}, {"U64", 8}, {"BOOL", 1},
+    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},  {"I16", 2},
+    {"I8", 1},  {"U8", 1},  {"U16", 2}, {"U32", 4},  {"U64", 8}, {"BOOL", 1},
 };
 
 static unsigned dtype_bytes(const char *name)
@@ -99,8 +99,8 @@ static attn_status read_directory(attn_safetensors *file, const unsigned char *d
     for (const attn_json *node = attn_json_first(file->header); node; node = attn_json_next(node)) {
         if (strcmp(attn_json_key(node), "__metadata__") == 0)
             continue;
-        attn_status status = read_entry(node, data, data_size, file->label,
-                                        &file->tensors[file->n_tensors], err);
+        attn_status status =
+            read_entry(node, data, data_size, file->label, &file->tensors[file->n_tensors], err);
         if (status != ATTN_OK)
             return status;
         file->n_tensors++;
@@ -140,9 +140,8 @@ attn_safetensors *attn_safetensors_parse(const void *data, size_t size, const ch
         goto fail;
     }
     const char *header = (const char *)bytes + 8;
-    file->header = header_size > 0 && header[0] == '{'
-                       ? attn_json_parse(header, (size_t)header_size)
-                       : NULL;
+    file->header =
+        header_size > 0 && header[0] == '{' ? attn_json_parse(header, (size_t)header_size) : NULL;
     if (file->header == NULL) {
         attn_fail(err, ATTN_E_FORMAT, NULL,
                   "%s: the header is not a JSON object, or names a tensor twice", label);

@@ -1,13 +1,22 @@
 #include "engine/sched/job.h"
 
+#include "engine/model/tokenizer.h"
 #include "engine/sched/scheduler.h"
+#include "engine/sched/run_text.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+
+#define SEED_LIMIT ((uint64_t)1 << 53)
 
 attn_request attn_request_init(attn_job_kind kind)
 {
-    return (attn_request){.kind = kind, .if_length = UINT64_MAX};
+    return (attn_request){.kind = kind,
+                          .if_length = UINT64_MAX,
+                          .sampling = {.top_p = 1.0f, .repetition_penalty = 1.0f}};
 }
 
 bool attn_session_id_valid(const char *id)
@@ -19,12 +28,31 @@ bool attn_session_id_valid(const char *id)
            strcmp(id, "..") != 0;
 }
 
+/* Forgets what admission made, so that the job can be admitted anew. */
+static void drop_preparations(attn_job *job)
+{
+    free(job->tokens);
+    attn_free(job->outputs);
+    attn_free(job->logits);
+    attn_free(job->stop_token_ids);
+    attn_run_text_destroy(job->text);
+    job->tokens = job->stop_token_ids = NULL;
+    job->outputs = job->logits = NULL;
+    job->text = NULL;
+    job->n_tokens = 0;
+    job->prepared = false;
+}
+
+static void free_job(attn_job *job)
+{
+    drop_preparations(job);
+    attn_free(job);
+}
+
 static void unreference(attn_job *job)
 {
-    if (--job->references > 0)
-        return;
-    attn_free(job->outputs);
-    attn_free(job);
+    if (--job->references == 0)
+        free_job(job);
 }
 
 /* ---------------------------------------------------------------------------- admission */
@@ -36,12 +64,36 @@ static attn_status check_request(const attn_request *r, attn_error *err)
                          "a session id is 1-64 characters of A-Z a-z 0-9 . _ : -");
     if (r->session == NULL && r->kind != ATTN_JOB_PREFILL)
         return attn_fail(err, ATTN_E_INVALID, "session", "the session is missing");
-    if (r->kind == ATTN_JOB_PREFILL && r->n_inputs == 0)
-        return attn_fail(err, ATTN_E_INVALID, "inputs", "at least one row is needed");
-    if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && r->steps == 0)
+    if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && r->n_tokens == 0 && r->steps == 0)
         return attn_fail(err, ATTN_E_INVALID, "steps", "at least one step is needed");
     if (r->has_kv_dtype && r->kv_dtype != ATTN_F32)
         return attn_fail(err, ATTN_E_NOT_SUPPORTED, "kv_dtype", "this cache dtype is not built in");
+    return ATTN_OK;
+}
+
+static attn_status check_sampling(const attn_sampling *s, attn_error *err)
+{
+    static const char range[] = "out of range";
+    if (!(s->temperature >= 0.0f && s->temperature <= 100.0f))
+        return attn_fail(err, ATTN_E_INVALID, "temperature", "%s: 0 to 100", range);
+    if (!(s->top_p > 0.0f && s->top_p <= 1.0f))
+        return attn_fail(err, ATTN_E_INVALID, "top_p", "%s: above 0, to 1", range);
+    if (!(s->min_p >= 0.0f && s->min_p <= 1.0f))
+        return attn_fail(err, ATTN_E_INVALID, "min_p", "%s: 0 to 1", range);
+    if (!(s->repetition_penalty >= 0.01f && s->repetition_penalty <= 100.0f))
+        return attn_fail(err, ATTN_E_INVALID, "repetition_penalty", "%s: 0.01 to 100", range);
+    if (s->has_seed && s->seed >= SEED_LIMIT)
+        return attn_fail(err, ATTN_E_INVALID, "seed", "%s: below 2^53", range);
+    if (s->n_logprobs > ATTN_LOGPROBS_MAX)
+        return attn_fail(err, ATTN_E_INVALID, "logprobs", "%s: 0 to 20", range);
+    if (s->n_stop > ATTN_STOP_MAX)
+        return attn_fail(err, ATTN_E_INVALID, "stop", "at most 16 texts");
+    for (size_t i = 0; i < s->n_stop; i++) {
+        size_t len = strlen(s->stop[i]);
+        if (len == 0 || len > ATTN_STOP_BYTES_MAX)
+            return attn_fail(err, ATTN_E_INVALID, "stop", "a text has 1 to %d bytes",
+                             ATTN_STOP_BYTES_MAX);
+    }
     return ATTN_OK;
 }
 
@@ -50,7 +102,8 @@ static attn_status check_options(const attn_request *r, const attn_session *sess
                                  attn_error *err)
 {
     if (r->model != NULL && strcmp(r->model, session->model->name) != 0)
-        return attn_fail(err, ATTN_E_MODEL_MISMATCH, "model", "the session belongs to another model");
+        return attn_fail(err, ATTN_E_MODEL_MISMATCH, "model",
+                         "the session belongs to another model");
     const char *param = NULL;
     if (r->has_keep_inputs && r->keep_inputs != session->keep_inputs)
         param = "keep_inputs";
@@ -64,23 +117,130 @@ static attn_status check_options(const attn_request *r, const attn_session *sess
     return ATTN_OK;
 }
 
-static attn_status check_rows(const attn_job *job, const attn_model *model, uint64_t length,
-                              attn_error *err)
+/* A decoder's ids: copied, or encoded from text; checked against the vocabulary. */
+static attn_status take_tokens(attn_job *job, const attn_model *model, uint64_t length,
+                               attn_error *err)
 {
     const attn_request *r = &job->request;
+    if (r->text != NULL) {
+        if (model->tokenizer == NULL)
+            return attn_fail(err, ATTN_E_INVALID, "text", "the model has no tokenizer.json");
+        bool special = r->has_add_special ? r->add_special : length == 0;
+        attn_ids ids = {0};
+        attn_status status = attn_tokenizer_encode(model->tokenizer, r->text, r->text_len, special,
+                                                   special, &ids, err);
+        if (status != ATTN_OK)
+            return status;
+        job->tokens = ids.data;
+        job->n_tokens = ids.n;
+        if (job->n_tokens == 0)
+            return attn_fail(err, ATTN_E_INVALID, "text", "the text gives no token");
+    } else if (r->n_tokens > 0) {
+        job->tokens = malloc(r->n_tokens * sizeof *job->tokens);
+        if (job->tokens == NULL)
+            return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the tokens");
+        memcpy(job->tokens, r->tokens, r->n_tokens * sizeof *job->tokens);
+        job->n_tokens = r->n_tokens;
+    }
+    for (size_t i = 0; i < job->n_tokens; i++) {
+        if (job->tokens[i] >= model->config.vocab_size) {
+            attn_fail(err, ATTN_E_TOKEN_RANGE, r->text != NULL ? "text" : "tokens",
+                      "a token id is outside the model's vocabulary");
+            attn_error_detail(err, "index", i);
+            attn_error_detail(err, "limit", model->config.vocab_size);
+            return ATTN_E_TOKEN_RANGE;
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status take_rows(const attn_job *job, const attn_model *model, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    const char *param = r->text != NULL ? "text" : r->n_tokens > 0 ? "tokens" : NULL;
+    if (param != NULL)
+        return attn_fail(err, ATTN_E_INVALID, param, "this model takes rows (inputs)");
+    if (r->logits)
+        return attn_fail(err, ATTN_E_INVALID, "logits", "this model has no logits");
     if (r->n_inputs > 0 && r->input_size != model->config.hidden_size)
         return attn_fail(err, ATTN_E_INVALID, "inputs",
                          "a row of this model has %u values (its hidden_size)",
                          (unsigned)model->config.hidden_size);
+    return ATTN_OK;
+}
+
+/* Takes the request's rows or tokens in and checks that they fit after `length` positions. */
+static attn_status prepare(attn_job *job, const attn_model *model, uint64_t length, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    bool decoder = attn_config_is_decoder(&model->config);
+    attn_status status = ATTN_OK;
+    if (job->prepared)
+        return ATTN_OK;
+    if (!decoder)
+        status = take_rows(job, model, err);
+    else if (r->n_inputs > 0)
+        status = attn_fail(err, ATTN_E_INVALID, "inputs", "this model takes tokens or text");
+    else if (r->has_keep_inputs && !r->keep_inputs)
+        status = attn_fail(err, ATTN_E_INVALID, "keep_inputs",
+                           "a language model always keeps its token ids");
+    else
+        status = take_tokens(job, model, length, err);
+    if (status != ATTN_OK)
+        return status;
+    job->prepared = true;
+    job->n_positions = decoder ? job->n_tokens : r->n_inputs;
+    const char *param = r->n_inputs > 0 ? "inputs" : r->text != NULL ? "text" : "tokens";
+    if (job->n_positions == 0 && r->kind == ATTN_JOB_DECODE) {
+        job->n_positions = r->steps;
+        param = "steps";
+    }
+    if (r->kind == ATTN_JOB_PREFILL && job->n_positions == 0)
+        return attn_fail(err, ATTN_E_INVALID, decoder ? "tokens" : "inputs",
+                         "at least one position is needed");
     uint64_t limit = model->config.max_position_embeddings;
     if (r->kind != ATTN_JOB_VERIFY && (length > limit || job->n_positions > limit - length)) {
-        attn_fail(err, ATTN_E_CONTEXT_LENGTH, r->n_inputs > 0 ? "inputs" : "steps",
+        attn_fail(err, ATTN_E_CONTEXT_LENGTH, param,
                   "the session would grow past the model's max_position_embeddings");
         attn_error_detail(err, "length", length);
         attn_error_detail(err, "requested", job->n_positions);
         attn_error_detail(err, "limit", limit);
         return ATTN_E_CONTEXT_LENGTH;
     }
+    return ATTN_OK;
+}
+
+/* What a sampling run keeps of its request. */
+static attn_status prepare_sampling(attn_job *job, attn_error *err)
+{
+    attn_sampling *s = &job->request.sampling;
+    const attn_session *session = job->session;
+    const attn_model *model = session->model;
+    if (job->kind != ATTN_JOB_DECODE || !attn_config_is_decoder(&model->config))
+        return ATTN_OK;
+    if (s->n_stop > 0 && model->tokenizer == NULL)
+        return attn_fail(err, ATTN_E_INVALID, "stop", "the model has no tokenizer.json");
+    if (!s->has_seed) {
+        if (getrandom(&s->seed, sizeof s->seed, GRND_NONBLOCK) < 0)
+            s->seed = attn_now_ns();
+        s->seed %= SEED_LIMIT;
+    }
+    job->result.seed = s->seed;
+    job->stop_token_ids = attn_alloc(s->n_stop_token_ids, sizeof *job->stop_token_ids);
+    if (job->stop_token_ids == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a job");
+    if (s->n_stop_token_ids > 0)
+        memcpy(job->stop_token_ids, s->stop_token_ids, s->n_stop_token_ids * sizeof(uint32_t));
+    if (model->tokenizer == NULL)
+        return ATTN_OK;
+    job->text = attn_run_text_create(model->tokenizer, session->length == 0, s->stop,
+                                     job->n_tokens > 0 ? 0 : s->n_stop);
+    if (job->text == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a job");
+    /* A character may lie across the end of the session so far: its beginning is in these. */
+    uint64_t first = session->length > ATTN_TEXT_CONTEXT ? session->length - ATTN_TEXT_CONTEXT : 0;
+    for (uint64_t p = first; p < session->length; p++)
+        attn_run_text_prime(job->text, *attn_session_input_token(session, p));
     return ATTN_OK;
 }
 
@@ -118,14 +278,17 @@ static attn_status make_outputs(attn_job *job, attn_error *err)
     size_t n = r->kind != ATTN_JOB_PREFILL || r->output == ATTN_OUTPUT_NONE ? 0
                : r->output == ATTN_OUTPUT_LAST                              ? 1
                                                                             : r->n_inputs;
+    size_t n_logits =
+        r->kind == ATTN_JOB_PREFILL && r->logits ? job->session->model->config.vocab_size : 0;
+    job->outputs = attn_alloc(n, hidden * sizeof *job->outputs);
+    job->logits = attn_alloc(n_logits, sizeof *job->logits);
+    if (job->outputs == NULL || job->logits == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the output rows");
     job->result.n_outputs = n;
     job->result.output_size = hidden;
-    if (n == 0)
-        return ATTN_OK;
-    job->outputs = attn_alloc(n, hidden * sizeof *job->outputs);
-    if (job->outputs == NULL)
-        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for the output rows");
     job->result.outputs = job->outputs;
+    job->result.n_logits = n_logits;
+    job->result.logits = job->logits;
     return ATTN_OK;
 }
 
@@ -140,12 +303,15 @@ attn_status attn_job_admit(attn_job *job, attn_error *err)
         attn_error_detail(err, "length", length);
         return ATTN_E_LENGTH_MISMATCH;
     }
-    attn_status status = check_rows(job, session->model, length, err);
+    attn_status status = prepare(job, session->model, length, err);
     if (status != ATTN_OK)
         return status;
-    if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && length == 0)
-        return attn_fail(err, ATTN_E_INVALID, "input", "the session is empty: a row to feed is needed");
-    bool replay = r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && !session->has_last_output;
+    bool fed = r->n_inputs > 0 || job->n_tokens > 0;
+    if (r->kind == ATTN_JOB_DECODE && !fed && length == 0)
+        return attn_fail(err, ATTN_E_INVALID,
+                         attn_config_is_decoder(&session->model->config) ? "tokens" : "input",
+                         "the session is empty: something to feed is needed");
+    bool replay = r->kind == ATTN_JOB_DECODE && !fed && !session->has_last_output;
     if (!session->keep_inputs && (replay || r->kind == ATTN_JOB_VERIFY))
         return attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL,
                          "the session does not keep its inputs (keep_inputs), which this needs");
@@ -158,6 +324,8 @@ attn_status attn_job_admit(attn_job *job, attn_error *err)
     if (status != ATTN_OK)
         return status;
     status = make_outputs(job, err);
+    if (status == ATTN_OK)
+        status = prepare_sampling(job, err);
     if (status != ATTN_OK)
         attn_session_settle(session, length);
     return status;
@@ -174,7 +342,7 @@ static attn_status create_session(attn_job *job, attn_error *err)
         return attn_fail(err, ATTN_E_MODEL_NOT_FOUND, "model", "no model has this name");
     attn_model *model = engine->models[m].model;
     /* Refuse what cannot be admitted before making anything. */
-    attn_status status = check_rows(job, model, 0, err);
+    attn_status status = prepare(job, model, 0, err);
     if (status == ATTN_OK && r->if_length != UINT64_MAX && r->if_length != 0) {
         status = attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session does not exist");
         attn_error_detail(err, "length", 0);
@@ -186,9 +354,8 @@ static attn_status create_session(attn_job *job, attn_error *err)
         return status;
     bool keep_inputs = r->has_keep_inputs ? r->keep_inputs : true;
     uint32_t ttl_s = r->has_ttl ? r->ttl_s : engine->options.ttl_s;
-    attn_session *session = attn_session_new(job->id, model, engine->arena,
-                                             engine->models[m].pages[keep_inputs], keep_inputs,
-                                             ttl_s);
+    attn_session *session = attn_session_new(
+        job->id, model, engine->arena, engine->models[m].pages[keep_inputs], keep_inputs, ttl_s);
     if (session == NULL) {
         attn_arena_unreserve(engine->arena, record);
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
@@ -199,9 +366,8 @@ static attn_status create_session(attn_job *job, attn_error *err)
         status = attn_sessions_insert(engine->sessions, session, job, err);
     if (status != ATTN_OK) {
         job->session = NULL;
-        attn_free(job->outputs);
-        job->outputs = NULL;
         attn_session_free(session);
+        drop_preparations(job);
         return status;
     }
     job->created = true;
@@ -273,6 +439,8 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
     if (engine->shutting_down)
         return attn_fail(err, ATTN_E_SHUTTING_DOWN, NULL, "the server is shutting down");
     attn_status status = check_request(request, err);
+    if (status == ATTN_OK)
+        status = check_sampling(&request->sampling, err);
     if (status != ATTN_OK)
         return status;
     if (engine->n_jobs++ >= engine->options.queue) {
@@ -293,7 +461,6 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
     job->sink = *sink;
     job->references = 2;
     job->state = ATTN_JOB_ACTIVE;
-    job->n_positions = request->n_inputs > 0 ? request->n_inputs : request->steps;
     job->submitted_ns = attn_now_ns();
     if (request->session != NULL)
         memcpy(job->id, request->session, strlen(request->session) + 1);
@@ -301,11 +468,9 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
         snprintf(job->id, sizeof job->id, "s-%08llx-%llu", (unsigned long long)attn_unix_s(),
                  (unsigned long long)++engine->next_id);
     status = attach_session(job, err);
-    job->request.session = job->request.model = NULL;
     if (status != ATTN_OK) {
         engine->n_jobs--;
-        attn_free(job->outputs);
-        attn_free(job);
+        free_job(job);
         return status;
     }
     engine->n_queued++;
@@ -343,16 +508,22 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     attn_engine *engine = job->engine;
     attn_session_free(job->shadow);
     job->shadow = NULL;
-    bool waiting = release_session(job, reason != ATTN_REASON_LENGTH);
+    bool waiting = release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
     uint64_t now = attn_now_ns();
     attn_result *result = &job->result;
     result->reason = reason;
     if (error != NULL)
         result->error = *error;
-    if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH)
+    if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH) {
         result->appended = job->n_positions;
-    if (job->kind == ATTN_JOB_DECODE)
+        result->tokens = job->tokens;
+        result->n_tokens = job->n_tokens;
+    }
+    if (job->kind == ATTN_JOB_DECODE) {
         result->steps = job->n_done;
+        if (job->text != NULL)
+            attn_run_text_rest(job->text, &result->text, &result->text_len);
+    }
     uint64_t started = job->started ? job->started_ns : now;
     result->queue_ms = (double)(started - job->submitted_ns) / 1e6;
     result->compute_ms = (double)job->compute_ns / 1e6;
@@ -399,9 +570,9 @@ void attn_job_release(attn_job *job)
 const char *attn_reason_name(attn_reason reason)
 {
     static const char *const names[] = {
-        [ATTN_REASON_LENGTH] = "length",     [ATTN_REASON_CANCELLED] = "cancelled",
-        [ATTN_REASON_STALLED] = "stalled",   [ATTN_REASON_SHUTDOWN] = "shutdown",
-        [ATTN_REASON_ERROR] = "error",
+        [ATTN_REASON_LENGTH] = "length",       [ATTN_REASON_STOP] = "stop",
+        [ATTN_REASON_CANCELLED] = "cancelled", [ATTN_REASON_STALLED] = "stalled",
+        [ATTN_REASON_SHUTDOWN] = "shutdown",   [ATTN_REASON_ERROR] = "error",
     };
     return names[reason];
 }

@@ -17,7 +17,10 @@ struct attn_job {
     attn_sink sink;
     _Atomic uint32_t references;
     char id[ATTN_ID_MAX + 1];
-    attn_request request; /* `inputs` stays borrowed; the strings are not used after submission */
+    attn_request request; /* `inputs` stays borrowed; other pointers are dead after submission */
+    uint32_t *tokens;     /* a language model's ids: given, or encoded from text */
+    size_t n_tokens;
+    bool prepared; /* tokens and n_positions are known */
 
     _Atomic bool cancelled, woken, parked;
 
@@ -25,10 +28,18 @@ struct attn_job {
     bool created;          /* this job made the session */
     attn_session *shadow;  /* VERIFY: the recomputed cache */
     uint64_t start_length;
-    uint64_t n_positions;  /* rows to run: prefill rows, decode steps, positions to verify */
+    uint64_t n_positions; /* rows to run: prefill rows, decode steps, positions to verify */
     uint64_t n_done;
-    bool started;          /* in a batch at least once */
-    float *outputs;        /* PREFILL: kept output rows */
+    bool started;   /* in a batch at least once */
+    float *outputs; /* PREFILL: kept output rows */
+    float *logits;  /* PREFILL: kept logits */
+
+    /* DECODE of a language model. */
+    uint32_t *stop_token_ids;   /* copy */
+    struct attn_run_text *text; /* NULL: its model has no tokenizer */
+    bool has_next;              /* next_token was chosen for the present length */
+    uint32_t next_token;
+    attn_logprob logprobs[ATTN_LOGPROBS_MAX]; /* of next_token's step */
 
     attn_job_state state;
     struct attn_job *next, *previous; /* in the scheduler's list of its state */
@@ -37,6 +48,13 @@ struct attn_job {
 
     attn_result result;
 };
+
+/* Whether the job samples its tokens, rather than being given them. */
+static inline bool attn_job_samples(const struct attn_job *job)
+{
+    return job->kind == ATTN_JOB_DECODE && job->n_tokens == 0 && job->request.n_inputs == 0 &&
+           attn_config_is_decoder(&job->session->model->config);
+}
 
 /* Admits a job whose session it holds: checks the request against the session's present length and
  * reserves what it may use. Any thread. On error the session is unchanged and still held. */

@@ -4,7 +4,10 @@
  * `done` and `step` callbacks run on this thread. */
 #include "engine/sched/scheduler.h"
 
+#include "engine/compute/sampler.h"
+#include "engine/model/tokenizer.h"
 #include "engine/sched/job.h"
+#include "engine/sched/run_text.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +16,8 @@
 #define BATCH_NS 8e6
 /* A prefill gets at least this many rows a turn, so that it ends also beside many decodes. */
 #define MIN_CHUNK 16
+/* Logits are computed for as many jobs at once as this many floats hold. */
+#define LOGITS_FLOATS ((size_t)4 << 20)
 /* How often a busy scheduler looks at waiting and parked jobs whose time may be up. */
 #define LOOK_NS 10000000u
 
@@ -45,6 +50,14 @@ struct attn_scheduler {
     attn_span spans[ATTN_BATCH_ROWS];
     bool finite[ATTN_BATCH_ROWS];
     size_t n_parts, n_spans, n_rows;
+
+    /* For language models; NULL when there is none. */
+    attn_sampler **samplers; /* one a compute thread */
+    float *logits;           /* [n_sampled at most, vocab_size] */
+    float *hidden;           /* [n_sampled at most, hidden_size] */
+    size_t logits_floats;
+    attn_job *sampled[ATTN_BATCH_ROWS];
+    size_t n_sampled;
 };
 
 /* --------------------------------------------------------------------------------- lists */
@@ -68,7 +81,7 @@ static void list_remove(job_list *list, attn_job *job)
 
 static job_list *list_of(attn_scheduler *s, attn_job_state state)
 {
-    return state == ATTN_JOB_WAITING ? &s->waiting
+    return state == ATTN_JOB_WAITING  ? &s->waiting
            : state == ATTN_JOB_PARKED ? &s->parked
                                       : &s->active;
 }
@@ -150,8 +163,7 @@ static bool park(attn_scheduler *s, attn_job *job)
         job->parked = false;
         return false;
     }
-    job->deadline_ns =
-        attn_now_ns() + (uint64_t)s->engine->options.stall_timeout_ms * 1000000u;
+    job->deadline_ns = attn_now_ns() + (uint64_t)s->engine->options.stall_timeout_ms * 1000000u;
     move(s, job, ATTN_JOB_PARKED);
     return true;
 }
@@ -172,6 +184,12 @@ static void end_cancelled(attn_scheduler *s, bool all)
 
 /* ------------------------------------------------------------------------------- batching */
 
+static void set_kept_inputs(attn_span *span, const attn_session *session, uint64_t position)
+{
+    span->inputs = attn_session_input_row(session, position);
+    span->tokens = attn_session_input_token(session, position);
+}
+
 static void add_span(attn_scheduler *s, attn_span span)
 {
     s->spans[s->n_spans++] = span;
@@ -185,8 +203,9 @@ static batch_part *add_part(attn_scheduler *s, attn_job *job)
     return part;
 }
 
-/* A decode's next row: its own input, or the session's last output; or, when that is not known
- * (after a truncate), the replay of the last position. */
+/* A decode's next row: its own input, or what follows from the session's last output (itself, or the
+ * token sampled from it); or, when that is not known (after a truncate), the replay of the last
+ * position. */
 static void add_decode(attn_scheduler *s, attn_job *job)
 {
     attn_session *session = job->session;
@@ -196,12 +215,15 @@ static void add_decode(attn_scheduler *s, attn_job *job)
     attn_span span = {.session = session, .position = length, .n_rows = 1};
     if (job->request.n_inputs > 0) {
         span.inputs = job->request.inputs + job->n_done * job->request.input_size;
+    } else if (job->n_tokens > 0) {
+        span.tokens = job->tokens + job->n_done;
     } else if (session->has_last_output) {
         span.inputs = session->last_output;
+        span.tokens = &job->next_token;
     } else {
         part->replay = span.read_only = true;
         span.position = length - 1;
-        span.inputs = attn_session_input(session, length - 1);
+        set_kept_inputs(&span, session, length - 1);
     }
     if (!part->replay)
         attn_session_take_pages(session, length + 1);
@@ -224,16 +246,20 @@ static double add_chunk(attn_scheduler *s, attn_job *job, double budget)
     batch_part *part = add_part(s, job);
     part->n_rows = n;
     if (job->kind == ATTN_JOB_PREFILL) {
-        add_span(s, (attn_span){.session = target, .position = position, .n_rows = n,
-                                .inputs = job->request.inputs +
-                                          job->n_done * job->request.input_size});
+        attn_span span = {.session = target, .position = position, .n_rows = n};
+        if (job->n_tokens > 0)
+            span.tokens = job->tokens + job->n_done;
+        else
+            span.inputs = job->request.inputs + job->n_done * job->request.input_size;
+        add_span(s, span);
     } else {
         /* Kept inputs are contiguous within a page only. */
         for (size_t done = 0; done < n;) {
             size_t in_page = ATTN_PAGE_POSITIONS - (position + done) % ATTN_PAGE_POSITIONS;
             size_t rows = in_page < n - done ? in_page : n - done;
-            add_span(s, (attn_span){.session = target, .position = position + done, .n_rows = rows,
-                                    .inputs = attn_session_input(job->session, position + done)});
+            attn_span span = {.session = target, .position = position + done, .n_rows = rows};
+            set_kept_inputs(&span, job->session, position + done);
+            add_span(s, span);
             done += rows;
         }
     }
@@ -255,6 +281,8 @@ static double plan(attn_scheduler *s, const attn_model *model)
             break;
         if (job->kind != ATTN_JOB_DECODE || job->session->model != model || park(s, job))
             continue;
+        if (attn_job_samples(job) && job->session->has_last_output && !job->has_next)
+            continue; /* more jobs than logits had room for: its turn to sample comes next */
         cost += attn_forward_cost(&model->config, job->session->length, 1);
         add_decode(s, job);
     }
@@ -279,11 +307,19 @@ static void fail_overflow(attn_scheduler *s, attn_job *job, uint64_t position)
     fail(s, job, &err);
 }
 
-static void keep_input(attn_session *session, uint64_t position, const float *row)
+/* Keeps the input of a position: a row or a token id. */
+static void keep_input(attn_session *session, uint64_t position, const void *input)
 {
     if (session->keep_inputs)
-        memcpy(attn_session_input(session, position), row,
-               session->model->config.hidden_size * sizeof *row);
+        memcpy(attn_session_input(session, position), input,
+               attn_config_input_bytes(&session->model->config));
+}
+
+/* Input `index` of those that a job brought. */
+static const void *job_input(const attn_job *job, uint64_t index)
+{
+    return job->n_tokens > 0 ? (const void *)(job->tokens + index)
+                             : job->request.inputs + index * job->request.input_size;
 }
 
 static void set_last_output(attn_session *session, const float *row)
@@ -310,11 +346,14 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
         set_last_output(session, output);
         return;
     }
-    keep_input(session, position,
-               job->request.n_inputs > 0
-                   ? job->request.inputs + job->n_done * job->request.input_size
-                   : session->last_output);
+    bool fed = job->request.n_inputs > 0 || job->n_tokens > 0;
+    const void *input = fed                     ? job_input(job, job->n_done)
+                        : attn_job_samples(job) ? (const void *)&job->next_token
+                                                : session->last_output;
+    uint32_t token = job->n_tokens > 0 ? job->tokens[job->n_done] : job->next_token;
+    keep_input(session, position, input);
     set_last_output(session, output);
+    job->has_next = false;
     attn_session_commit(session, position + 1);
     job->engine->decode_steps++;
     if (job->n_done == 0)
@@ -322,15 +361,40 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
     else
         attn_histogram_observe(&job->engine->step_seconds, (double)(now - job->last_step_ns) / 1e9);
     job->last_step_ns = now;
-    attn_step step = {.step = job->n_done++,
-                      .position = position,
-                      .length = position + 1,
-                      .output = output,
-                      .output_size = session->model->config.hidden_size};
+    attn_step step = {.step = job->n_done++, .position = position, .length = position + 1};
+    if (attn_config_is_decoder(&session->model->config)) {
+        step.token = token;
+        step.logprobs = job->logprobs;
+        step.n_logprobs = fed ? 0 : job->request.sampling.n_logprobs;
+        if (job->text != NULL)
+            attn_run_text_take(job->text, token, job->n_done == job->n_positions, &step.text,
+                               &step.text_len);
+    } else {
+        step.output = output;
+        step.output_size = session->model->config.hidden_size;
+    }
     if (job->sink.step != NULL)
         job->sink.step(job->sink.ctx, &step);
     if (job->n_done == job->n_positions)
         finish(s, job, ATTN_REASON_LENGTH, NULL);
+}
+
+/* Fills a prefill's `next` and logits from its last hidden row. False when they overflowed. */
+static bool predict(attn_scheduler *s, attn_job *job, const float *hidden)
+{
+    const attn_model *model = job->session->model;
+    const size_t vocab = model->config.vocab_size;
+    attn_forward_logits(s->engine->forward, model, hidden, 1, s->logits);
+    if (!s->engine->kernels->finite(vocab, s->logits))
+        return false;
+    if (job->result.n_logits > 0)
+        memcpy(job->logits, s->logits, vocab * sizeof *s->logits);
+    job->result.n_next = ATTN_NEXT < vocab ? ATTN_NEXT : vocab;
+    attn_sampler_logprobs(s->samplers[0], s->logits, vocab, job->result.n_next, job->result.next);
+    for (size_t i = 0; i < job->result.n_next; i++)
+        attn_token_text(model->tokenizer, job->result.next[i].token, job->result.next[i].text,
+                        ATTN_TOKEN_TEXT_MAX);
+    return true;
 }
 
 static void commit_prefill(attn_scheduler *s, const batch_part *part, const float *outputs)
@@ -343,8 +407,7 @@ static void commit_prefill(attn_scheduler *s, const batch_part *part, const floa
             fail_overflow(s, job, job->start_length + job->n_done + r);
             return;
         }
-        keep_input(session, job->start_length + job->n_done + r,
-                   job->request.inputs + (job->n_done + r) * hidden);
+        keep_input(session, job->start_length + job->n_done + r, job_input(job, job->n_done + r));
     }
     if (job->request.output == ATTN_OUTPUT_ALL)
         memcpy(job->outputs + job->n_done * hidden, outputs, part->n_rows * hidden * sizeof(float));
@@ -355,6 +418,10 @@ static void commit_prefill(attn_scheduler *s, const batch_part *part, const floa
     const float *last = outputs + (part->n_rows - 1) * hidden;
     if (job->request.output == ATTN_OUTPUT_LAST)
         memcpy(job->outputs, last, hidden * sizeof(float));
+    if (job->n_tokens > 0 && !predict(s, job, last)) {
+        fail_overflow(s, job, job->start_length + job->n_positions - 1);
+        return;
+    }
     set_last_output(session, last);
     attn_session_commit(session, job->start_length + job->n_positions);
     observe_first_output(job, attn_now_ns());
@@ -403,15 +470,15 @@ static void commit_verify(attn_scheduler *s, const batch_part *part, const float
 
 /* ----------------------------------------------------------------------------------- loop */
 
-static void mark_started(attn_scheduler *s, uint64_t now)
+static void mark_started(attn_scheduler *s, attn_job *const *jobs, size_t n, uint64_t now)
 {
     static const attn_session_state states[] = {
         [ATTN_JOB_PREFILL] = ATTN_SESSION_PREFILL,
         [ATTN_JOB_DECODE] = ATTN_SESSION_DECODE,
         [ATTN_JOB_VERIFY] = ATTN_SESSION_VERIFY,
     };
-    for (size_t i = 0; i < s->n_parts; i++) {
-        attn_job *job = s->parts[i].job;
+    for (size_t i = 0; i < n; i++) {
+        attn_job *job = jobs[i];
         if (job->started)
             continue;
         job->started = true;
@@ -426,7 +493,8 @@ static void mark_started(attn_scheduler *s, uint64_t now)
 static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
 {
     uint64_t begin = attn_now_ns();
-    mark_started(s, begin);
+    for (size_t i = 0; i < s->n_parts; i++)
+        mark_started(s, &s->parts[i].job, 1, begin);
     const float *outputs =
         attn_forward_run(s->engine->forward, model, s->spans, s->n_spans, s->finite);
     uint64_t duration = attn_now_ns() - begin;
@@ -450,12 +518,88 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
     }
 }
 
+/* ------------------------------------------------------------------------------- sampling */
+
+/* Pool item: chooses one job's next token. */
+static void sample(void *ctx, size_t item, unsigned worker)
+{
+    attn_scheduler *s = ctx;
+    attn_job *job = s->sampled[item];
+    const attn_session *session = job->session;
+    const size_t vocab = session->model->config.vocab_size;
+    const float *logits = s->logits + item * vocab;
+    s->finite[item] = s->engine->kernels->finite(vocab, logits);
+    if (!s->finite[item])
+        return;
+    const attn_sampling *sampling = &job->request.sampling;
+    job->next_token =
+        attn_sampler_choose(s->samplers[worker], sampling, session, session->length, logits);
+    if (sampling->n_logprobs == 0)
+        return;
+    size_t n = sampling->n_logprobs < vocab ? sampling->n_logprobs : vocab;
+    attn_sampler_logprobs(s->samplers[worker], logits, vocab, n, job->logprobs);
+    for (size_t i = 0; i < n; i++)
+        attn_token_text(session->model->tokenizer, job->logprobs[i].token, job->logprobs[i].text,
+                        ATTN_TOKEN_TEXT_MAX);
+}
+
+/* Whether the chosen token ends the run; it is then not appended. */
+static bool ends_run(const attn_job *job)
+{
+    const attn_config *c = &job->session->model->config;
+    const attn_sampling *sampling = &job->request.sampling;
+    for (size_t i = 0; i < c->n_eos && !sampling->ignore_eos; i++) {
+        if (c->eos_token_ids[i] == job->next_token)
+            return true;
+    }
+    for (size_t i = 0; i < sampling->n_stop_token_ids; i++) {
+        if (job->stop_token_ids[i] == job->next_token)
+            return true;
+    }
+    return job->text != NULL && attn_run_text_stops(job->text, job->next_token);
+}
+
+/* Chooses the next tokens of the model's sampling jobs that know their last hidden row. */
+static void sample_next(attn_scheduler *s, const attn_model *model)
+{
+    const size_t vocab = model->config.vocab_size, hidden = model->config.hidden_size;
+    size_t most = s->logits_floats / vocab;
+    most = most < ATTN_BATCH_ROWS ? most : ATTN_BATCH_ROWS;
+    s->n_sampled = 0;
+    for (attn_job *job = s->active.first, *next; job != NULL && s->n_sampled < most; job = next) {
+        next = job->next;
+        if (job->session->model != model || !attn_job_samples(job) || job->has_next ||
+            !job->session->has_last_output || park(s, job))
+            continue;
+        memcpy(s->hidden + s->n_sampled * hidden, job->session->last_output,
+               hidden * sizeof *s->hidden);
+        s->sampled[s->n_sampled++] = job;
+    }
+    if (s->n_sampled == 0)
+        return;
+    uint64_t begin = attn_now_ns();
+    mark_started(s, s->sampled, s->n_sampled, begin);
+    attn_forward_logits(s->engine->forward, model, s->hidden, s->n_sampled, s->logits);
+    attn_pool_run(s->engine->pool, sample, s, s->n_sampled, 10.0 * (double)(s->n_sampled * vocab));
+    uint64_t duration = attn_now_ns() - begin;
+    for (size_t i = 0; i < s->n_sampled; i++) {
+        attn_job *job = s->sampled[i];
+        job->compute_ns += duration;
+        job->has_next = true;
+        if (!s->finite[i])
+            fail_overflow(s, job, job->session->length);
+        else if (ends_run(job))
+            finish(s, job, ATTN_REASON_STOP, NULL);
+    }
+}
+
 /* One batch of the next model that has ready rows. False when none has. */
 static bool run_next(attn_scheduler *s)
 {
     for (size_t i = 0; i < s->engine->n_models && s->active.first != NULL; i++) {
-        const attn_model *model =
-            s->engine->models[s->next_model++ % s->engine->n_models].model;
+        const attn_model *model = s->engine->models[s->next_model++ % s->engine->n_models].model;
+        if (attn_config_is_decoder(&model->config))
+            sample_next(s, model);
         double cost = plan(s, model);
         if (s->n_parts > 0) {
             run_batch(s, model, cost);
@@ -536,6 +680,44 @@ static void *scheduler_main(void *arg)
     return NULL;
 }
 
+static void free_scheduler(attn_scheduler *s)
+{
+    for (size_t i = 0; s->samplers != NULL && i < attn_pool_threads(s->engine->pool); i++)
+        attn_sampler_destroy(s->samplers[i]);
+    attn_free(s->samplers);
+    attn_free(s->logits);
+    attn_free(s->hidden);
+    attn_cond_destroy(&s->cond);
+    attn_mutex_destroy(&s->mutex);
+    attn_free(s);
+}
+
+/* Scratch for the language models, if there are any. False when out of memory. */
+static bool create_samplers(attn_scheduler *s)
+{
+    const attn_engine *engine = s->engine;
+    size_t vocab = 0, hidden = 0, threads = attn_pool_threads(engine->pool);
+    for (size_t i = 0; i < engine->n_models; i++) {
+        const attn_config *c = &engine->models[i].model->config;
+        if (!attn_config_is_decoder(c))
+            continue;
+        vocab = c->vocab_size > vocab ? c->vocab_size : vocab;
+        hidden = c->hidden_size > hidden ? c->hidden_size : hidden;
+    }
+    if (vocab == 0)
+        return true;
+    s->logits_floats = vocab > LOGITS_FLOATS ? vocab : LOGITS_FLOATS;
+    s->logits = attn_alloc(s->logits_floats, sizeof *s->logits);
+    s->hidden = attn_alloc(ATTN_BATCH_ROWS, hidden * sizeof *s->hidden);
+    s->samplers = attn_alloc(threads, sizeof(attn_sampler *));
+    bool ok = s->logits && s->hidden && s->samplers;
+    for (size_t i = 0; ok && i < threads; i++) {
+        s->samplers[i] = attn_sampler_create(engine->kernels, vocab);
+        ok = s->samplers[i] != NULL;
+    }
+    return ok;
+}
+
 attn_scheduler *attn_scheduler_create(attn_engine *engine)
 {
     attn_scheduler *s = attn_alloc(1, sizeof *s);
@@ -545,10 +727,8 @@ attn_scheduler *attn_scheduler_create(attn_engine *engine)
     s->rate = 5;
     attn_mutex_init(&s->mutex);
     attn_cond_init(&s->cond);
-    if (pthread_create(&s->thread, NULL, scheduler_main, s) != 0) {
-        attn_cond_destroy(&s->cond);
-        attn_mutex_destroy(&s->mutex);
-        attn_free(s);
+    if (!create_samplers(s) || pthread_create(&s->thread, NULL, scheduler_main, s) != 0) {
+        free_scheduler(s);
         return NULL;
     }
     return s;
@@ -563,9 +743,7 @@ void attn_scheduler_destroy(attn_scheduler *s)
     attn_cond_broadcast(&s->cond);
     attn_mutex_unlock(&s->mutex);
     pthread_join(s->thread, NULL);
-    attn_cond_destroy(&s->cond);
-    attn_mutex_destroy(&s->mutex);
-    attn_free(s);
+    free_scheduler(s);
 }
 
 void attn_scheduler_add(attn_scheduler *s, attn_job *job)

@@ -45,29 +45,30 @@ static void fill_cache(setup *s)
         die("cache", &err);
     attn_session_take_pages(s->session, MAX_CONTEXT + ATTN_BATCH_ROWS);
     for (uint64_t p = 0; p < s->session->n_pages; p++)
-        attn_philox_uniform(p, "cache", 1.0f,
-                            floats, attn_page_data(s->session->pages, s->session->page_table[p]));
+        attn_philox_uniform(p, "cache", 1.0f, 0, floats,
+                            attn_page_data(s->session->pages, s->session->page_table[p]));
 }
 
 static setup set_up(const char *name, const char *dir, unsigned n_threads, const char *kernels)
 {
     attn_error err = {0};
     const uint64_t seed = 1;
+    const attn_load_options load = {.random_seed = &seed};
     setup s = {.pool = attn_pool_create(n_threads)};
-    s.model = strcmp(name, "seed-attention") == 0 ? attn_model_load_builtin(0, &err)
-                                                  : attn_model_load(name, dir, &seed, &err);
+    s.model = strcmp(name, "seed-attention") == 0 ? attn_model_load_builtin(0, &load, &err)
+                                                  : attn_model_load(name, dir, &load, &err);
     if (s.model == NULL)
         die(name, &err);
     const attn_config *c = &s.model->config;
     s.forward = attn_forward_create(s.pool, attn_kernels_select(kernels), &s.model, 1);
     s.arena = attn_arena_create((uint64_t)1 << 30, &err);
-    size_t kv_bytes = attn_page_block(c, c->num_hidden_layers, 0) * sizeof(float);
+    size_t kv_bytes = ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model);
     attn_page_class *pages = attn_arena_add_class(s.arena, kv_bytes, 0, &err);
     if (attn_arena_reserve(s.arena, attn_session_record_bytes(s.model), &err) != ATTN_OK)
         die("arena", &err);
     s.session = attn_session_new("bench", s.model, s.arena, pages, false, 0);
     s.inputs = attn_alloc((size_t)ATTN_BATCH_ROWS * c->hidden_size, sizeof *s.inputs);
-    attn_philox_uniform(2, "inputs", 1.0f, (size_t)ATTN_BATCH_ROWS * c->hidden_size, s.inputs);
+    attn_philox_uniform(2, "inputs", 1.0f, 0, (size_t)ATTN_BATCH_ROWS * c->hidden_size, s.inputs);
     fill_cache(&s);
     return s;
 }
@@ -88,8 +89,8 @@ static double time_rows(setup *s, uint64_t position, size_t n_rows)
     static bool finite[ATTN_BATCH_ROWS];
     double samples[MAX_SAMPLES];
     size_t n = 0;
-    attn_span span = {.session = s->session, .position = position, .n_rows = n_rows,
-                      .inputs = s->inputs};
+    attn_span span = {
+        .session = s->session, .position = position, .n_rows = n_rows, .inputs = s->inputs};
     for (double until = bench_now() + 0.4; n < 5 || (n < MAX_SAMPLES && bench_now() < until); n++) {
         double begin = bench_now();
         attn_forward_run(s->forward, s->model, &span, 1, finite);
@@ -108,7 +109,8 @@ static double time_prefill(setup *s, uint64_t total)
         double begin = bench_now();
         for (uint64_t done = 0; done < total; done += ATTN_BATCH_ROWS) {
             uint64_t left = total - done;
-            attn_span span = {.session = s->session, .position = done,
+            attn_span span = {.session = s->session,
+                              .position = done,
                               .n_rows = left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS,
                               .inputs = s->inputs};
             attn_forward_run(s->forward, s->model, &span, 1, finite);
@@ -140,8 +142,8 @@ static void bench_model(const char *name, const char *dir, unsigned n_threads, c
         double t = time_prefill(&s, prompts[i]), cost = 0;
         for (uint64_t done = 0; done < prompts[i]; done += ATTN_BATCH_ROWS) {
             uint64_t left = prompts[i] - done;
-            cost += attn_forward_cost(c, done,
-                                      left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS);
+            cost +=
+                attn_forward_cost(c, done, left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS);
         }
         printf("  prefill  prompt  %5llu  %9.1f us  %9.0f tokens/s %.2f of the FMA peak\n",
                (unsigned long long)prompts[i], t * 1e6, (double)prompts[i] / t, cost / t / peak);

@@ -55,16 +55,15 @@ static void *scan_part(void *arg)
     return NULL;
 }
 
-#define FMA_TEN(op, width)                                                                      \
+#define FMA_TEN(op, width)                                                                        \
     op " %%" width "14,%%" width "15,%%" width "0\n\t" op " %%" width "14,%%" width "15,%%" width \
        "1\n\t" op " %%" width "14,%%" width "15,%%" width "2\n\t" op " %%" width "14,%%" width    \
        "15,%%" width "3\n\t" op " %%" width "14,%%" width "15,%%" width "4\n\t" op " %%" width    \
        "14,%%" width "15,%%" width "5\n\t" op " %%" width "14,%%" width "15,%%" width "6\n\t" op  \
        " %%" width "14,%%" width "15,%%" width "7\n\t" op " %%" width "14,%%" width "15,%%" width \
        "8\n\t" op " %%" width "14,%%" width "15,%%" width "9\n\t"
-#define CLOBBERS                                                                              \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm14", \
-        "xmm15"
+#define CLOBBERS \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm14", "xmm15"
 
 /* Ten independent chains: more than latency times issue width asks for. */
 static void *fma_part(void *arg)

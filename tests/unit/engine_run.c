@@ -59,6 +59,14 @@ static void on_step(void *ctx, const attn_step *step)
     run_handle *h = ctx;
     pthread_mutex_lock(&h->mutex);
     run *r = h->result;
+    if (step->output == NULL) {
+        r->tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *r->tokens);
+        r->tokens[r->n_tokens++] = step->token;
+        h->steps++;
+        pthread_cond_broadcast(&h->cond);
+        pthread_mutex_unlock(&h->mutex);
+        return;
+    }
     if (r->n_outputs == h->capacity) {
         h->capacity = h->capacity ? 2 * h->capacity : 16;
         r->outputs = realloc(r->outputs, h->capacity * step->output_size * sizeof(float));
@@ -142,6 +150,12 @@ void run_wait(run_handle *h)
             r->outputs = malloc(r->n_outputs * r->output_size * sizeof(float));
             memcpy(r->outputs, result->outputs, r->n_outputs * r->output_size * sizeof(float));
         }
+        memcpy(r->next, result->next, sizeof r->next);
+        if (result->n_logits > 0 && result->reason == ATTN_REASON_LENGTH) {
+            r->n_logits = result->n_logits;
+            r->logits = malloc(r->n_logits * sizeof(float));
+            memcpy(r->logits, result->logits, r->n_logits * sizeof(float));
+        }
         attn_job_release(h->job);
     }
     pthread_cond_destroy(&h->cond);
@@ -197,7 +211,10 @@ run run_verify(attn_engine *engine, const char *session)
 void run_free(run *r)
 {
     free(r->outputs);
-    r->outputs = NULL;
+    free(r->tokens);
+    free(r->logits);
+    r->outputs = r->logits = NULL;
+    r->tokens = NULL;
 }
 
 attn_safetensors *golden_open(const char *name)

@@ -2,6 +2,7 @@
 #ifndef ENGINE_RUN_H
 #define ENGINE_RUN_H
 
+#include "engine/compute/kernels.h"
 #include "engine/engine.h"
 #include "engine/model/safetensors.h"
 
@@ -28,6 +29,11 @@ typedef struct run {
     attn_session_info session;
     float *outputs; /* [n_outputs, output_size]; prefill: as asked; decode: every step */
     size_t n_outputs, output_size;
+    uint32_t *tokens; /* decode of a language model: every step's */
+    size_t n_tokens;
+    float *logits; /* prefill: as asked */
+    size_t n_logits;
+    attn_logprob next[ATTN_NEXT];
     double max_abs_diff;
     bool bit_identical;
 } run;
@@ -36,7 +42,8 @@ typedef struct run {
 run run_job(attn_engine *engine, const attn_request *request);
 run run_prefill(attn_engine *engine, const char *session, const char *model, const float *inputs,
                 size_t n, size_t size, attn_output output);
-run run_decode(attn_engine *engine, const char *session, const float *inputs, size_t n, size_t size);
+run run_decode(attn_engine *engine, const char *session, const float *inputs, size_t n,
+               size_t size);
 run run_steps(attn_engine *engine, const char *session, uint64_t steps);
 run run_verify(attn_engine *engine, const char *session);
 void run_free(run *r);

@@ -19,6 +19,7 @@
 #include <xmmintrin.h>
 
 #include "engine/compute/kernels.h"
+#include "engine/model/linear.h"
 
 /* Everything here runs on one thread, so ThreadSanitizer sees nothing new in the full sweep. */
 #ifdef __SANITIZE_THREAD__
@@ -158,15 +159,75 @@ static float *values(size_t which, size_t n, int kind)
 
 /* ----------------------------------------------------------------------------------- matmul */
 
+/* A panel of one dtype whose bytes come from `kind` of values, packed as weights are. */
+static const void *packed(attn_dtype dtype, size_t k, int kind)
+{
+    static char panels[sizeof(float) * ATTN_PANEL * 5000];
+    float row[5000];
+    memset(panels, 0, attn_panel_bytes(dtype, k));
+    for (size_t out = 0; out < ATTN_PANEL; out++) {
+        for (size_t i = 0; i < k; i++) {
+            /* Large values overflow 16 bits, which loading refuses. */
+            float v = value(kind);
+            row[i] = dtype != ATTN_F32 && !(fabsf(v) < 60000.0f) ? 1.0f : v;
+        }
+        assert_true(attn_linear_pack(panels, dtype, k, out, row));
+    }
+    return panels;
+}
+
+static void check_dtypes(size_t m, size_t n, size_t k, int kind)
+{
+    const float *x = values(X, m * k, kind);
+    for (int d = ATTN_BF16; d < ATTN_DTYPES; d++) {
+        const void *panel = packed((attn_dtype)d, k, kind);
+        attn_kernels_scalar.matmul[d](m, n, k, x, k, panel, outputs(Y, m * n), n);
+        for (size_t v = 0; v < n_variants; v++) {
+            variants[v]->matmul[d](m, n, k, x, k, panel, outputs(Y2, m * n), n);
+            if (!same_outputs(m * n))
+                fail_msg("%s %s matmul m %zu n %zu k %zu kind %d", variants[v]->name,
+                         attn_dtype_name((attn_dtype)d), m, n, k, kind);
+        }
+    }
+}
+
+static void test_matmul_of_other_dtypes(void **state)
+{
+    (void)state;
+    for (size_t m = 1; m <= 14; m++) {
+        for (size_t n = 1; n <= ATTN_PANEL; n += 3) {
+            check_dtypes(m, n, 1 + (m * n) % 40, (int)((m + n) % N_KINDS));
+            check_dtypes(m, n, 60 + (m * n) % 80, (int)((m + n) % N_KINDS));
+        }
+    }
+    check_dtypes(7, 32, 768, 0);
+    check_dtypes(1, 32, 1001, 0);
+}
+
+/* Every 16-bit float is widened exactly, subnormals included. */
+static void test_half_values(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x10000; bits++) {
+        double mantissa = bits & 0x3ff, sign = bits & 0x8000 ? -1 : 1;
+        int exponent = (int)(bits >> 10 & 31);
+        if (exponent == 31)
+            continue;
+        double expected =
+            exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+        assert_true((double)attn_f16_value((uint16_t)bits) == sign * expected);
+    }
+}
+
 static void check_matmul(size_t m, size_t n, size_t k, int kind)
 {
     /* Rows apart from each other and, by ldx's remainder, on every alignment. */
     size_t ldx = k + m % 3, ldy = n + k % 3;
     size_t n_x = (m - 1) * ldx + k, n_y = (m - 1) * ldy + n;
     const float *x = values(X, n_x, kind), *panel = values(W, k * ATTN_PANEL, kind);
-    attn_kernels_scalar.matmul(m, n, k, x, ldx, panel, outputs(Y, n_y), ldy);
+    attn_kernels_scalar.matmul[ATTN_F32](m, n, k, x, ldx, panel, outputs(Y, n_y), ldy);
     for (size_t v = 0; v < n_variants; v++) {
-        variants[v]->matmul(m, n, k, x, ldx, panel, outputs(Y2, n_y), ldy);
+        variants[v]->matmul[ATTN_F32](m, n, k, x, ldx, panel, outputs(Y2, n_y), ldy);
         if (!same_outputs(n_y))
             fail_msg("%s matmul m %zu n %zu k %zu kind %d", variants[v]->name, m, n, k, kind);
     }
@@ -204,7 +265,7 @@ static void test_matmul_small_integers(void **state)
         for (size_t c = 0; c < n; c++)
             panel[i * ATTN_PANEL + c] = (float)(10 * i + c);
     }
-    attn_kernels_scalar.matmul(m, n, k, x, k, panel, y, n);
+    attn_kernels_scalar.matmul[ATTN_F32](m, n, k, x, k, panel, y, n);
     for (size_t r = 0; r < m; r++) {
         for (size_t c = 0; c < n; c++) {
             size_t sum = 0;
@@ -574,6 +635,8 @@ int main(void)
         cmocka_unit_test(test_select),
         cmocka_unit_test(test_thread_init_flushes_subnormals),
         cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_matmul_of_other_dtypes),
+        cmocka_unit_test(test_half_values),
         cmocka_unit_test(test_matmul_small_integers),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_softmax),

@@ -46,6 +46,14 @@ static void few_are_off(const tally *t)
     assert_true(t->n_off <= 2);
 }
 
+/* Without scaling. */
+static void frequencies(size_t head_dim, double theta, float *inv_freq)
+{
+    attn_config config = {
+        .head_dim = (uint32_t)head_dim, .rope_theta = theta, .rope = {.attention_factor = 1}};
+    assert_true(attn_rope_frequencies(&config, inv_freq) == 1.0);
+}
+
 static void test_frequencies(void **state)
 {
     (void)state;
@@ -54,7 +62,7 @@ static void test_frequencies(void **state)
     tally t = {0};
     for (size_t d = 0; d < sizeof thetas / sizeof thetas[0]; d++) {
         for (size_t head_dim = 2; head_dim <= 1024; head_dim += head_dim < 260 ? 2 : 382) {
-            attn_rope_frequencies(head_dim, thetas[d], inv_freq);
+            frequencies(head_dim, thetas[d], inv_freq);
             assert_true(inv_freq[0] == 1.0f);
             for (size_t i = 0; i < head_dim / 2; i++) {
                 long double exponent = -2.0L * (long double)i / (long double)head_dim;
@@ -68,7 +76,7 @@ static void test_frequencies(void **state)
 static void check_angles(tally *t, uint64_t position, size_t half, const float *inv_freq)
 {
     float cosines[512], sines[512];
-    attn_rope_angles(position, half, inv_freq, cosines, sines);
+    attn_rope_angles(position, half, inv_freq, 1.0, cosines, sines);
     for (size_t i = 0; i < half; i++) {
         volatile float angle = (float)position * inv_freq[i]; /* rounded to float32 */
         compare(t, cosines[i], cosl((long double)angle), "cosine", (double)angle);
@@ -83,7 +91,7 @@ static void test_angles(void **state)
     float inv_freq[64];
     tally t = {0};
     for (size_t d = 0; d < sizeof thetas / sizeof thetas[0]; d++) {
-        attn_rope_frequencies(96, thetas[d], inv_freq);
+        frequencies(96, thetas[d], inv_freq);
         for (uint64_t position = 0; position < 3000; position++)
             check_angles(&t, position, 48, inv_freq);
         for (uint64_t position = 3000; position < 1u << 24; position += 9973)
@@ -119,13 +127,13 @@ static void test_same_position_same_bits(void **state)
 {
     (void)state;
     float inv_freq[48], all[2][48], some[2][48];
-    attn_rope_frequencies(96, 1e6, inv_freq);
-    attn_rope_angles(12345, 48, inv_freq, all[0], all[1]);
+    frequencies(96, 1e6, inv_freq);
+    attn_rope_angles(12345, 48, inv_freq, 1.0, all[0], all[1]);
     for (size_t i = 0; i < 48; i++) {
-        attn_rope_angles(12345, 1, inv_freq + i, some[0] + i, some[1] + i);
-        attn_rope_angles(54321, 1, inv_freq + i, &some[0][47], &some[1][47]);
+        attn_rope_angles(12345, 1, inv_freq + i, 1.0, some[0] + i, some[1] + i);
+        attn_rope_angles(54321, 1, inv_freq + i, 1.0, &some[0][47], &some[1][47]);
     }
-    attn_rope_angles(12345, 1, inv_freq + 47, some[0] + 47, some[1] + 47);
+    attn_rope_angles(12345, 1, inv_freq + 47, 1.0, some[0] + 47, some[1] + 47);
     assert_memory_equal(all, some, sizeof all);
 }
 
@@ -146,15 +154,15 @@ static void test_rotation_by_hand(void **state)
 {
     (void)state;
     float inv_freq[2], cosines[2], sines[2], x[] = {1, 0, 0, 1};
-    attn_rope_frequencies(4, 100.0, inv_freq);
+    frequencies(4, 100.0, inv_freq);
     assert_true(inv_freq[0] == 1.0f && inv_freq[1] == 0.1f);
-    attn_rope_angles(1, 2, inv_freq, cosines, sines);
+    attn_rope_angles(1, 2, inv_freq, 1.0, cosines, sines);
     attn_kernels_scalar.rope(2, x, cosines, sines);
     /* cos 1, -sin 0.1, sin 1, cos 0.1 */
     static const float expected[] = {0.540302306f, -0.0998334166f, 0.841470985f, 0.995004165f};
     for (size_t i = 0; i < 4; i++)
         assert_true(ulps(x[i], expected[i]) <= 1);
-    attn_rope_angles(0, 2, inv_freq, cosines, sines);
+    attn_rope_angles(0, 2, inv_freq, 1.0, cosines, sines);
     assert_true(cosines[0] == 1.0f && cosines[1] == 1.0f && sines[0] == 0.0f && sines[1] == 0.0f);
 }
 
