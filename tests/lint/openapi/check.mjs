@@ -1,5 +1,5 @@
 // Validates an OpenAPI document against the specification's own schema.
-// Run: npm ci && npm run lint, or node check.mjs FILE. Exit status 1 and the errors if it is wrong.
+// Run: node check.mjs FILE, as ../openapi.sh does. Exit status 1 and the errors if it is wrong.
 import { readFileSync } from "node:fs";
 import { Validator } from "@seriousme/openapi-schema-validator";
 
