@@ -112,7 +112,7 @@ static void fail(attn_scheduler *s, attn_job *job, const attn_error *error)
 }
 
 /* Lets each waiting job in whose session has become free, in order of arrival; ends those whose
- * time is up or whose session is gone. */
+ * time is up, and as cancelled those whose session was deleted. */
 static void retry_waiting(attn_scheduler *s)
 {
     uint64_t now = attn_now_ns();
@@ -126,8 +126,7 @@ static void retry_waiting(attn_scheduler *s)
             if (attn_job_admit(job, &err) != ATTN_OK)
                 fail(s, job, &err);
         } else if (hold == ATTN_HOLD_REMOVED) {
-            attn_fail(&err, ATTN_E_SESSION_NOT_FOUND, "session", "the session was deleted");
-            fail(s, job, &err);
+            finish(s, job, ATTN_REASON_CANCELLED, NULL);
         } else if (now >= job->deadline_ns) {
             attn_fail(&err, ATTN_E_SESSION_BUSY, "session",
                       "the session stayed at work for another request");
