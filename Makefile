@@ -144,7 +144,8 @@ $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p
 	$(call show,AS)
 	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
-$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := -O3
+# Sanitizers make the unrolled kernels slow to compile; -O1 keeps that bearable.
+$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SAN),-O1,-O3)
 $(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/compute/kernels_avx512.o: \
     ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c

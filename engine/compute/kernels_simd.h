@@ -99,7 +99,7 @@ ALWAYS_INLINE void run_tile(const int R, const int NV, const attn_dtype dtype, c
     }
 }
 
-/* Calls RUN(R) with a constant R for each possible number of rows. */
+/* Calls RUN(R) with a constant R for each number of rows that tile_rows gives. */
 #if TILE_ROWS == 12
 #define FOR_ROWS(rows, RUN) \
     switch (rows) {         \
@@ -115,26 +115,11 @@ ALWAYS_INLINE void run_tile(const int R, const int NV, const attn_dtype dtype, c
     case 4:                 \
         RUN(4);             \
         break;              \
-    case 5:                 \
-        RUN(5);             \
-        break;              \
     case 6:                 \
         RUN(6);             \
         break;              \
-    case 7:                 \
-        RUN(7);             \
-        break;              \
     case 8:                 \
         RUN(8);             \
-        break;              \
-    case 9:                 \
-        RUN(9);             \
-        break;              \
-    case 10:                \
-        RUN(10);            \
-        break;              \
-    case 11:                \
-        RUN(11);            \
         break;              \
     default:                \
         RUN(12);            \
@@ -155,18 +140,16 @@ ALWAYS_INLINE void run_tile(const int R, const int NV, const attn_dtype dtype, c
     case 4:                 \
         RUN(4);             \
         break;              \
-    case 5:                 \
-        RUN(5);             \
-        break;              \
     default:                \
         RUN(6);             \
         break;              \
     }
 #endif
 
+/* The rows of the next tile when m are left. */
 static size_t tile_rows(size_t m)
 {
-    return m < TILE_ROWS ? m : TILE_ROWS;
+    return m >= TILE_ROWS ? TILE_ROWS : m >= 8 ? 8 : m >= 6 ? 6 : m >= 4 ? 4 : m;
 }
 
 /* Columns [0, n) of R rows, in tiles as wide as the registers allow. `t` has x, ldx, k, ldw, ldy;
@@ -186,11 +169,8 @@ ALWAYS_INLINE void run_columns(const int R, const attn_dtype dtype, const tile_m
     for (; c < n; c += 16) {
         t->w[0] = (const char *)w + c * size;
         t->y = y + c;
-        t->tail_n = n - c;
-        if (n - c >= 16)
-            run_tile(R, 1, dtype, mode, false, narrow, t);
-        else
-            run_tile(R, 1, dtype, mode, true, narrow, t);
+        t->tail_n = n - c < 16 ? n - c : 16;
+        run_tile(R, 1, dtype, mode, true, narrow, t);
     }
 }
 
@@ -245,7 +225,7 @@ static void simd_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t 
 {
     /* A sum and a total for each row: half as many rows fit the registers. */
     for (size_t r = 0, rows; r < m; r += rows) {
-        rows = tile_rows(m - r) < TILE_ROWS / 2 ? tile_rows(m - r) : TILE_ROWS / 2;
+        rows = m - r < TILE_ROWS / 2 ? tile_rows(m - r) : TILE_ROWS / 2;
         for (size_t c = 0; c < n; c += 16) {
             size_t columns = n - c < 16 ? n - c : 16;
 #define RUN(R) run_q8(R, k, x + r * ldx, ldx, panel, c, columns, y + r * ldy + c, ldy)
