@@ -151,11 +151,8 @@ class Stream:
 
     def hang_up(self, reset=False):
         """Leaves in the middle."""
-        if reset:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._response.close()
-        self._connection.close()
-        self.sock.close()
+        hang_up(self.sock, reset)
 
 
 class Client:
@@ -166,7 +163,7 @@ class Client:
 
     def connect(self, receive_bytes=None, timeout=TIMEOUT_S):
         """A connected socket, with a small receive buffer if asked."""
-        sock = socket.socket()
+        sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         sock.settimeout(timeout)

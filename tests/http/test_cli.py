@@ -293,3 +293,23 @@ def test_start_stop_again():
     again = Server(port=port)
     assert not again.client.exists("a")
     again.stop()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1"])
+def test_host(launch, host):
+    if host == "::1" and not has_ipv6():
+        pytest.skip("no IPv6 here")
+    client = launch("--host", host).client
+    if host == "0.0.0.0":
+        client.get("/health").error(403, "forbidden_host")  # what it listens on is no name
+        client.host = "127.0.0.1"
+    assert client.get("/health").ok()
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
