@@ -4,8 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Room for the JSON around the numbers of the largest reply. */
+/* Room for the JSON around the numbers of a reply, and around each row of them. */
 #define REPLY_ENVELOPE_BYTES ((size_t)1 << 20)
+#define REPLY_ROW_BYTES 128
 
 void srv_exchange_init(srv_exchange *x, srv_app *app)
 {
@@ -14,6 +15,7 @@ void srv_exchange_init(srv_exchange *x, srv_app *app)
     atomic_init(&x->refs, 1);
     srv_buf_init(&x->body, (size_t)app->config->max_body_bytes);
     srv_buf_init(&x->reply, (size_t)app->config->max_body_bytes + REPLY_ENVELOPE_BYTES);
+    srv_buf_init(&x->line, x->reply.limit);
 }
 
 void srv_exchange_ref(srv_exchange *x)
@@ -32,6 +34,7 @@ void srv_exchange_unref(srv_exchange *x)
     free(x->inputs);
     srv_buf_free(&x->body);
     srv_buf_free(&x->reply);
+    srv_buf_free(&x->line);
     srv_exchange_drop(x, x->held_bytes);
     free(x);
 }
@@ -81,6 +84,11 @@ void srv_exchange_drop(srv_exchange *x, uint64_t n)
 {
     x->held_bytes -= n;
     atomic_fetch_sub(&x->app->held_bytes, n);
+}
+
+void srv_exchange_expect(srv_exchange *x, uint64_t bytes, uint64_t rows)
+{
+    x->reply.limit = (size_t)(bytes + rows * REPLY_ROW_BYTES) + REPLY_ENVELOPE_BYTES;
 }
 
 /* ------------------------------------------------------------------------------- replies */
@@ -309,4 +317,38 @@ srv_next srv_exchange_advance(srv_exchange *x)
     }
     x->finish(x);
     return SRV_NEXT_REPLY;
+}
+
+/* Makes the next line of a stream. False: none now, or none any more. */
+static bool make_line(srv_exchange *x, bool keep_alive_due, bool *more)
+{
+    srv_buf_clear(&x->line);
+    x->line_at = 0;
+    switch (x->next_line(x, &x->line)) {
+    case SRV_LINE:
+        *more = !x->line.failed;
+        return *more;
+    case SRV_LINE_END:
+        *more = false;
+        return false;
+    case SRV_LINE_WAIT:
+        break;
+    }
+    *more = true;
+    return keep_alive_due && srv_buf_puts(&x->line, ": keep-alive\n\n");
+}
+
+size_t srv_exchange_read(srv_exchange *x, char *to, size_t max, bool keep_alive_due, bool *more)
+{
+    size_t n = 0;
+    *more = true;
+    while (n < max) {
+        if (x->line_at == x->line.len && !make_line(x, keep_alive_due && n == 0, more))
+            break;
+        size_t left = x->line.len - x->line_at, now = left < max - n ? left : max - n;
+        memcpy(to + n, x->line.data + x->line_at, now);
+        n += now;
+        x->line_at += now;
+    }
+    return n;
 }

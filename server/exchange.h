@@ -116,8 +116,10 @@ struct srv_exchange {
     attn_output output;     /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
-    bool line_done;                                        /* the done object was made */
-    bool end_noted;                                        /* its end was counted */
+    srv_buf line; /* the line being read, from line_at on */
+    size_t line_at;
+    bool line_done; /* the done object was made */
+    bool end_noted; /* its end was counted */
 
     atomic_bool working; /* an offload thread has it */
     srv_task task;
@@ -144,6 +146,9 @@ srv_exchange *srv_exchange_take_woken(srv_app *app);
  * they do not fit; nothing was counted then. `force`: counts them anyway. */
 bool srv_exchange_hold(srv_exchange *x, uint64_t n, bool force);
 void srv_exchange_drop(srv_exchange *x, uint64_t n);
+
+/* Makes room for a reply of that many bytes of numbers in so many rows or steps. */
+void srv_exchange_expect(srv_exchange *x, uint64_t bytes, uint64_t rows);
 
 /* Sets the reply: what was written to x->reply, with that status and type. */
 void srv_reply(srv_exchange *x, unsigned status, const char *content_type);
@@ -177,6 +182,11 @@ typedef enum srv_next {
     SRV_NEXT_REPLY,  /* x->status and x->reply */
     SRV_NEXT_STREAM, /* 200, then the lines of x->next_line */
 } srv_next;
+
+/* Reads a streamed reply on: copies up to max bytes of its lines to `to`, a keep-alive comment if
+ * nothing else is there and one is due. Returns how many; when none, *more tells whether some will
+ * come (a wake follows) or that was all. Loop only. */
+size_t srv_exchange_read(srv_exchange *x, char *to, size_t max, bool keep_alive_due, bool *more);
 
 /* What to do with x now. Loop only. */
 srv_next srv_exchange_advance(srv_exchange *x);

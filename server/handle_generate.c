@@ -131,8 +131,10 @@ static bool check_reply_size(srv_exchange *x, const char *param, uint64_t rows, 
     if (__builtin_mul_overflow(rows, row_size, &floats) ||
         __builtin_mul_overflow(floats, (uint64_t)REPLY_BYTES_PER_FLOAT, &bytes))
         bytes = SRV_JSON_INTEGER_MAX;
-    if (bytes <= x->app->config->max_body_bytes)
+    if (bytes <= x->app->config->max_body_bytes) {
+        srv_exchange_expect(x, bytes, rows);
         return true;
+    }
     srv_fail(x, &(srv_error){
                     .status = 413,
                     .code = "tensor_too_large",

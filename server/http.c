@@ -19,6 +19,7 @@
 #include "server/admit.h"
 #include "server/listen.h"
 #include "server/log.h"
+#include "server/reply.h"
 #include "server/routes.h"
 
 #define HEAD_TIMEOUT_MS 30000
@@ -63,8 +64,6 @@ struct request {
     bool keep_alive_due;
     int64_t started_ms, last_sent_ms, close_at_ms;
     uint64_t received, drained;
-    srv_buf line; /* the line being sent, from line_at on */
-    size_t line_at;
     TAILQ_ENTRY(request) live;
 };
 
@@ -138,53 +137,11 @@ static void cut_off(struct request *r)
 
 /* ------------------------------------------------------------------------------- replies */
 
-#define HEADERS_MAX 16
-
-struct headers {
-    unsigned n;
-    struct {
-        const char *name, *value;
-    } items[HEADERS_MAX];
-};
-
-static void add(struct headers *h, const char *name, const char *value)
-{
-    if (value && value[0] && h->n < HEADERS_MAX) {
-        h->items[h->n].name = name;
-        h->items[h->n++].value = value;
-    }
-}
-
-/* The reply's headers, but for those that say how long it is. Strings are borrowed. */
-static struct headers reply_headers(const struct request *r)
-{
-    const srv_exchange *x = &r->x;
-    struct headers h = {0};
-    add(&h, "Content-Type", x->content_type);
-    add(&h, "Cache-Control", "no-store");
-    add(&h, "X-Content-Type-Options", "nosniff");
-    add(&h, "X-Accel-Buffering", r->streaming ? "no" : NULL);
-    add(&h, "Retry-After", x->retry_after ? "1" : NULL);
-    add(&h, "Allow", x->allow);
-    add(&h, "Connection", atomic_load(&x->app->stopping) || r->lingering ? "close" : NULL);
-    if (!x->allowed_origin)
-        return h;
-    add(&h, "Access-Control-Allow-Origin", x->allowed_origin);
-    add(&h, "Access-Control-Expose-Headers", "Retry-After");
-    add(&h, "Vary", "Origin");
-    if (x->preflight) {
-        add(&h, "Access-Control-Allow-Methods", x->allow);
-        add(&h, "Access-Control-Allow-Headers", "Accept, Content-Type, X-Session");
-        add(&h, "Access-Control-Max-Age", "600");
-    }
-    return h;
-}
-
 static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
 {
     if (!response)
         return MHD_NO;
-    struct headers h = reply_headers(r);
+    srv_headers h = srv_reply_headers(&r->x, atomic_load(&r->x.app->stopping));
     for (unsigned i = 0; i < h.n; i++)
         MHD_add_response_header(response, h.items[i].name, h.items[i].value);
     r->phase = SENDING;
@@ -212,17 +169,10 @@ static enum MHD_Result queue_reply(struct request *r)
  * sent for this request. What still comes is read and forgotten; then the connection is closed. */
 static void answer_raw(struct request *r)
 {
-    srv_exchange *x = &r->x;
     srv_buf text;
     srv_buf_init(&text, 8192);
     r->lingering = true;
-    srv_buf_printf(&text, "HTTP/1.1 %u %s\r\nContent-Length: %zu\r\n", x->status,
-                   MHD_get_reason_phrase_for(x->status), x->reply.len);
-    struct headers h = reply_headers(r);
-    for (unsigned i = 0; i < h.n; i++)
-        srv_buf_printf(&text, "%s: %s\r\n", h.items[i].name, h.items[i].value);
-    srv_buf_puts(&text, "\r\n");
-    srv_buf_append(&text, x->reply.data, x->reply.len);
+    srv_reply_text(&r->x, MHD_get_reason_phrase_for(r->x.status), true, &text);
     if (!text.failed && send(r->peer->fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         srv_log(SRV_LOG_DEBUG, "http", "raw answer: %s", strerror(errno));
     srv_buf_free(&text);
@@ -231,46 +181,21 @@ static void answer_raw(struct request *r)
 
 /* ------------------------------------------------------------------------------- streams */
 
-/* Makes the next line. False: none now, or none any more (*ended). */
-static bool next_line(struct request *r, bool *ended)
-{
-    srv_buf_clear(&r->line);
-    r->line_at = 0;
-    switch (r->x.next_line(&r->x, &r->line)) {
-    case SRV_LINE:
-        return !(*ended = r->line.failed);
-    case SRV_LINE_END:
-        *ended = true;
-        return false;
-    case SRV_LINE_WAIT:
-        break;
-    }
-    if (!r->keep_alive_due)
-        return false;
-    return srv_buf_puts(&r->line, ": keep-alive\n\n");
-}
-
 static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max)
 {
     (void)pos;
     struct request *r = cls;
-    size_t n = 0;
-    bool ended = false;
+    bool more;
     if (r->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    while (n < max && (r->line_at < r->line.len || next_line(r, &ended))) {
-        size_t left = r->line.len - r->line_at, now = left < max - n ? left : max - n;
-        memcpy(to + n, r->line.data + r->line_at, now);
-        n += now;
-        r->line_at += now;
-        r->keep_alive_due = false;
-    }
+    size_t n = srv_exchange_read(&r->x, to, max, r->keep_alive_due, &more);
+    r->keep_alive_due = false;
     r->last_sent_ms = now_ms();
     if (n)
         return (ssize_t)n;
-    if (ended)
-        return r->line.failed ? MHD_CONTENT_READER_END_WITH_ERROR
-                              : MHD_CONTENT_READER_END_OF_STREAM;
+    if (!more)
+        return r->x.line.failed ? MHD_CONTENT_READER_END_WITH_ERROR
+                                : MHD_CONTENT_READER_END_OF_STREAM;
     suspend(r);
     return 0;
 }
@@ -290,7 +215,6 @@ static enum MHD_Result queue_stream(struct request *r)
     if (!response)
         return MHD_NO;
     srv_exchange_ref(&r->x);
-    srv_buf_init(&r->line, r->x.reply.limit);
     r->streaming = true;
     r->x.status = 200;
     r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
@@ -469,7 +393,6 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     r->peer->idle_since_ms = now;
     r->connection = NULL;
     r->peer = NULL;
-    srv_buf_free(&r->line);
     srv_exchange_unref(&r->x);
 }
 

@@ -60,8 +60,8 @@ static srv_metrics *create_metrics(void)
 {
     size_t n = srv_route_count();
     /* Kept to the end: the metrics borrow it. */
-    static const char *templates[64];
-    for (size_t i = 0; i < n && i < sizeof(templates) / sizeof(templates[0]); i++)
+    static const char *templates[SRV_ROUTES_MAX];
+    for (size_t i = 0; i < n; i++)
         templates[i] = srv_route_at(i)->template;
     return srv_metrics_create(templates, n);
 }

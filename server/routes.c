@@ -40,6 +40,8 @@ static const srv_route routes[] = {
     {"GET", "/openapi.json", srv_handle_openapi, ALWAYS, JSON},
 };
 
+_Static_assert(sizeof(routes) / sizeof(routes[0]) <= SRV_ROUTES_MAX, "raise SRV_ROUTES_MAX");
+
 size_t srv_route_count(void)
 {
     return sizeof(routes) / sizeof(routes[0]);

@@ -9,6 +9,9 @@
 
 #include "server/exchange.h"
 
+#define SRV_ROUTES_MAX 64
+
+/* At most SRV_ROUTES_MAX. */
 size_t srv_route_count(void);
 /* index < srv_route_count(). */
 const srv_route *srv_route_at(size_t index);
