@@ -650,7 +650,7 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
         list_append(list_of(s, job->state), job);
         if (job->cancelled)
             *cancelled = true;
-        else if (job->n_positions == 0) /* the verify of an empty session */
+        else if (job->kind == ATTN_JOB_VERIFY && job->n_positions == 0) /* of an empty session */
             finish(s, job, ATTN_REASON_LENGTH, NULL);
     }
     return !stop;
