@@ -67,14 +67,16 @@ LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server)
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
 BENCH_SUPPORT := tests/bench/machine_limits.c
-BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT),$(sort $(wildcard tests/bench/*.c)))
+ECHO_SOURCES := tests/bench/echo_engine.c
+BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard tests/bench/*.c)))
 C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/null))
 
 LIBRARY := $(BUILD)/libattnd.a
 TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
+ECHO_SERVER := $(BUILD)/bench/echo_attnd
 OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
-    $(BENCH_SOURCES) $(BENCH_SUPPORT))
+    $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES))
 
 # ---------------------------------------------------------------------------------- packages
 
@@ -112,7 +114,7 @@ help: ## what can be made
 all: $(BINARY) ## the server, build/release/attnd
 	@:
 
-everything: $(BINARY) $(TESTS) $(BENCHES)
+everything: $(BINARY) $(TESTS) $(BENCHES) $(ECHO_SERVER)
 
 $(BINARY): $(call object,server/main.c) $(LIBRARY)
 	$(call show,LINK)
@@ -129,6 +131,12 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUP
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
 
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(call object,$(BENCH_SUPPORT)) $(LIBRARY)
+	@mkdir -p $(@D)
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+# The server on an engine that does not compute: its objects come before the library's.
+$(ECHO_SERVER): $(call object,server/main.c $(ECHO_SOURCES)) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(call show,LINK)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -193,8 +201,9 @@ check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@$(MAKE) --no-print-directory SAN=asan test
 	@$(MAKE) --no-print-directory SAN=tsan test
 
-bench: $(BENCHES) ## measure this machine
-	@[ ! -x $(BUILD)/bench/bench ] || $(BUILD)/bench/bench $(ARGS)
+bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing
+	@$(BUILD)/bench/bench $(ARGS)
+	@$(BUILD)/bench/http_bench $(BINARY) $(ECHO_SERVER)
 
 float-sweep: $(BUILD)/bench/float_sweep ## print and read back every float32 (minutes)
 	$< $(ARGS)

@@ -1,9 +1,9 @@
 /* bench.c: the engine's speed as ratios to what the machine can do, all measured in this run.
  *
- * Decode: bytes of weights and cache that a step reads, a second, over the read bandwidth (small
- * contexts fit the caches and may pass 1). Prefill: multiply-adds a second over the FMA peak.
- * Times are medians. Nothing here is a test: the numbers depend on the machine and its neighbours.
- */
+ * Decode: bytes of weights and cache that a step reads, a second, over the read bandwidth (what fits
+ * the caches may pass 1). Prefill, and steps of many sessions: multiply-adds a second over the FMA
+ * peak. Times are medians. Nothing here is a test: the numbers depend on the machine and its
+ * neighbours. Usage: bench [kernels [most threads]] */
 #include "engine/base/base.h"
 #include "engine/compute/forward.h"
 #include "engine/model/philox.h"
@@ -14,6 +14,8 @@
 #include <string.h>
 
 #define MAX_CONTEXT 16384
+#define MAX_SESSIONS 64
+#define DECODER_CONTEXT 256
 #define MAX_SAMPLES 400
 
 typedef struct setup {
@@ -21,8 +23,13 @@ typedef struct setup {
     attn_forward *forward;
     attn_model *model;
     attn_arena *arena;
-    attn_session *session; /* MAX_CONTEXT positions of noise */
-    float *inputs;         /* [ATTN_BATCH_ROWS, hidden_size] */
+    attn_page_class *pages;
+    attn_session *sessions[MAX_SESSIONS]; /* each holds noise */
+    size_t n_sessions;
+    float *inputs;    /* [ATTN_BATCH_ROWS, hidden_size] */
+    uint32_t *tokens; /* [ATTN_BATCH_ROWS] */
+    float *logits;    /* [MAX_SESSIONS, vocab_size] */
+    double bandwidth, peak;
 } setup;
 
 static void die(const char *what, const attn_error *err)
@@ -37,117 +44,165 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void fill_cache(setup *s)
+static void add_session(setup *s, uint64_t positions)
 {
     attn_error err = {0};
-    size_t floats = attn_page_bytes(s->session->pages) / sizeof(float);
-    if (attn_session_reserve(s->session, MAX_CONTEXT + ATTN_BATCH_ROWS, &err) != ATTN_OK)
+    if (attn_arena_reserve(s->arena, attn_session_record_bytes(s->model), &err) != ATTN_OK)
+        die("arena", &err);
+    attn_session *session = attn_session_new("bench", s->model, s->arena, s->pages, false, 0);
+    if (attn_session_reserve(session, positions, &err) != ATTN_OK)
         die("cache", &err);
-    attn_session_take_pages(s->session, MAX_CONTEXT + ATTN_BATCH_ROWS);
-    for (uint64_t p = 0; p < s->session->n_pages; p++)
+    attn_session_take_pages(session, positions);
+    size_t floats = attn_page_bytes(s->pages) / sizeof(float);
+    for (uint64_t p = 0; p < session->n_pages; p++)
         attn_philox_uniform(p, "cache", 1.0f, 0, floats,
-                            attn_page_data(s->session->pages, s->session->page_table[p]));
+                            attn_page_data(s->pages, session->page_table[p]));
+    s->sessions[s->n_sessions++] = session;
 }
 
-static setup set_up(const char *name, const char *dir, unsigned n_threads, const char *kernels)
+static setup set_up(const char *name, const char *dir, const attn_dtype *dtype, unsigned n_threads,
+                    const char *kernels)
 {
     attn_error err = {0};
     const uint64_t seed = 1;
-    const attn_load_options load = {.random_seed = &seed};
+    const attn_load_options load = {.random_seed = &seed,
+                                    .has_dtype = dtype != NULL,
+                                    .dtype = dtype != NULL ? *dtype : ATTN_F32};
     setup s = {.pool = attn_pool_create(n_threads)};
-    s.model = strcmp(name, "seed-attention") == 0 ? attn_model_load_builtin(0, &load, &err)
-                                                  : attn_model_load(name, dir, &load, &err);
+    s.bandwidth = limit_read_bandwidth(n_threads);
+    s.peak = limit_fma_rate(n_threads, kernels);
+    s.model = dir == NULL ? attn_model_load_builtin(0, &load, &err)
+                          : attn_model_load(name, dir, &load, &err);
     if (s.model == NULL)
         die(name, &err);
     const attn_config *c = &s.model->config;
     s.forward = attn_forward_create(s.pool, attn_kernels_select(kernels), &s.model, 1);
-    s.arena = attn_arena_create((uint64_t)1 << 30, &err);
-    size_t kv_bytes = ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model);
-    attn_page_class *pages = attn_arena_add_class(s.arena, kv_bytes, 0, &err);
-    if (attn_arena_reserve(s.arena, attn_session_record_bytes(s.model), &err) != ATTN_OK)
-        die("arena", &err);
-    s.session = attn_session_new("bench", s.model, s.arena, pages, false, 0);
+    s.arena = attn_arena_create((uint64_t)2 << 30, &err);
+    s.pages =
+        attn_arena_add_class(s.arena, ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model), 0, &err);
     s.inputs = attn_alloc((size_t)ATTN_BATCH_ROWS * c->hidden_size, sizeof *s.inputs);
+    s.tokens = attn_alloc(ATTN_BATCH_ROWS, sizeof *s.tokens);
+    s.logits = attn_alloc((size_t)MAX_SESSIONS * c->vocab_size, sizeof *s.logits);
     attn_philox_uniform(2, "inputs", 1.0f, 0, (size_t)ATTN_BATCH_ROWS * c->hidden_size, s.inputs);
-    fill_cache(&s);
+    for (uint32_t i = 0; i < ATTN_BATCH_ROWS && c->vocab_size > 0; i++)
+        s.tokens[i] = i * 31 % c->vocab_size;
+    printf("\n%s, %s weights, %s, %u thread%s: reads %.1f GB/s, peak %.1f G multiply-adds/s\n",
+           name, attn_dtype_name(s.model->weights_dtype), kernels, n_threads,
+           n_threads == 1 ? "" : "s", s.bandwidth / 1e9, s.peak / 1e9);
     return s;
 }
 
 static void tear_down(setup *s)
 {
-    attn_session_free(s->session);
+    for (size_t i = 0; i < s->n_sessions; i++)
+        attn_session_free(s->sessions[i]);
     attn_arena_destroy(s->arena);
     attn_forward_destroy(s->forward);
     attn_model_free(s->model);
     attn_pool_destroy(s->pool);
     attn_free(s->inputs);
+    attn_free(s->tokens);
+    attn_free(s->logits);
 }
 
-/* Median seconds of one batch of n_rows rows from `position` on. */
-static double time_rows(setup *s, uint64_t position, size_t n_rows)
+/* n_rows rows of the first session from `position` on. */
+static void run_rows(setup *s, uint64_t position, size_t n_rows)
 {
     static bool finite[ATTN_BATCH_ROWS];
+    attn_span span = {.session = s->sessions[0],
+                      .position = position,
+                      .n_rows = n_rows,
+                      .inputs = s->inputs,
+                      .tokens = s->tokens};
+    attn_forward_run(s->forward, s->model, &span, 1, finite);
+}
+
+/* One step of the first n sessions, logits included. */
+static void run_step(setup *s, uint64_t position, size_t n)
+{
+    static bool finite[ATTN_BATCH_ROWS];
+    attn_span spans[MAX_SESSIONS];
+    for (size_t i = 0; i < n; i++)
+        spans[i] = (attn_span){.session = s->sessions[i],
+                               .position = position,
+                               .n_rows = 1,
+                               .inputs = s->inputs,
+                               .tokens = s->tokens + i};
+    const float *hidden = attn_forward_run(s->forward, s->model, spans, n, finite);
+    if (attn_config_is_decoder(&s->model->config))
+        attn_forward_logits(s->forward, s->model, hidden, n, s->logits);
+}
+
+/* Median seconds of a step of n sessions at `position`. */
+static double time_step(setup *s, uint64_t position, size_t n)
+{
     double samples[MAX_SAMPLES];
-    size_t n = 0;
-    attn_span span = {
-        .session = s->session, .position = position, .n_rows = n_rows, .inputs = s->inputs};
-    for (double until = bench_now() + 0.4; n < 5 || (n < MAX_SAMPLES && bench_now() < until); n++) {
+    size_t k = 0;
+    for (double until = bench_now() + 0.4; k < 5 || (k < MAX_SAMPLES && bench_now() < until); k++) {
         double begin = bench_now();
-        attn_forward_run(s->forward, s->model, &span, 1, finite);
-        samples[n] = bench_now() - begin;
+        run_step(s, position, n);
+        samples[k] = bench_now() - begin;
     }
-    qsort(samples, n, sizeof samples[0], compare);
-    return samples[n / 2];
+    qsort(samples, k, sizeof samples[0], compare);
+    return samples[k / 2];
 }
 
-/* Seconds to prefill `total` positions from an empty cache, in full batches. */
-static double time_prefill(setup *s, uint64_t total)
+/* Prefills `total` positions from an empty cache, in full batches. */
+static void report_prefill(setup *s, uint64_t total)
 {
-    static bool finite[ATTN_BATCH_ROWS];
-    double best = 1e300;
+    double best = 1e300, cost = 0;
     for (int round = 0; round < 3; round++) {
         double begin = bench_now();
+        cost = 0;
         for (uint64_t done = 0; done < total; done += ATTN_BATCH_ROWS) {
             uint64_t left = total - done;
-            attn_span span = {.session = s->session,
-                              .position = done,
-                              .n_rows = left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS,
-                              .inputs = s->inputs};
-            attn_forward_run(s->forward, s->model, &span, 1, finite);
+            size_t n = left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS;
+            run_rows(s, done, n);
+            cost += attn_forward_cost(&s->model->config, done, n);
         }
         double seconds = bench_now() - begin;
         best = seconds < best ? seconds : best;
     }
-    return best;
+    printf("  prefill  prompt  %5llu  %9.1f us  %9.0f tokens/s  %.2f of the FMA peak\n",
+           (unsigned long long)total, best * 1e6, (double)total / best, cost / best / s->peak);
 }
 
-static void bench_model(const char *name, const char *dir, unsigned n_threads, const char *kernels)
+static void report_step(setup *s, uint64_t context, size_t n)
 {
-    static const uint64_t contexts[] = {128, 512, 2048, 4096, 16384};
-    static const uint64_t prompts[] = {128, 512, 2048};
-    double bandwidth = limit_read_bandwidth(n_threads), peak = limit_fma_rate(n_threads, kernels);
-    setup s = set_up(name, dir, n_threads, kernels);
-    const attn_config *c = &s.model->config;
-    double weights = (double)s.model->n_parameters * sizeof(float);
-    double per_position = 2.0 * c->num_hidden_layers * c->num_key_value_heads * c->head_dim * 4;
-    printf("\n%s, %s, %u thread%s: reads %.1f GB/s, peak %.1f G multiply-adds/s\n", name, kernels,
-           n_threads, n_threads == 1 ? "" : "s", bandwidth / 1e9, peak / 1e9);
-    for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++) {
-        double t = time_rows(&s, contexts[i] - 1, 1);
-        double bytes = weights + per_position * (double)contexts[i];
-        printf("  decode   context %5llu  %9.1f us  %9.0f steps/s  %.2f of the read bandwidth\n",
-               (unsigned long long)contexts[i], t * 1e6, 1 / t, bytes / t / bandwidth);
-    }
-    for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
-        double t = time_prefill(&s, prompts[i]), cost = 0;
-        for (uint64_t done = 0; done < prompts[i]; done += ATTN_BATCH_ROWS) {
-            uint64_t left = prompts[i] - done;
-            cost +=
-                attn_forward_cost(c, done, left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS);
-        }
-        printf("  prefill  prompt  %5llu  %9.1f us  %9.0f tokens/s %.2f of the FMA peak\n",
-               (unsigned long long)prompts[i], t * 1e6, (double)prompts[i] / t, cost / t / peak);
-    }
+    const attn_config *c = &s->model->config;
+    double t = time_step(s, context - 1, n);
+    double kv = (double)attn_model_kv_bytes(s->model) * (double)context * (double)n;
+    double bytes = (double)s->model->weights_bytes + kv;
+    double cost =
+        (double)n * (attn_forward_cost(c, context, 1) + (double)c->vocab_size * c->hidden_size);
+    printf("  decode   context %5llu  %2zu session%s  %9.1f us  %9.0f steps/s  %.2f of the read "
+           "bandwidth, %.2f of the FMA peak\n",
+           (unsigned long long)context, n, n == 1 ? " " : "s", t * 1e6, (double)n / t,
+           bytes / t / s->bandwidth, cost / t / s->peak);
+}
+
+static void bench_layer(const char *name, const char *dir, unsigned n_threads, const char *kernels)
+{
+    static const uint64_t contexts[] = {128, 512, 2048, 4096, 16384}, prompts[] = {128, 512, 2048};
+    setup s = set_up(name, dir, NULL, n_threads, kernels);
+    add_session(&s, MAX_CONTEXT + ATTN_BATCH_ROWS);
+    for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++)
+        report_step(&s, contexts[i], 1);
+    for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++)
+        report_prefill(&s, prompts[i]);
+    tear_down(&s);
+}
+
+/* A whole language model: MiniMind 3's shape, 64 M parameters, random weights. */
+static void bench_decoder(attn_dtype dtype, unsigned n_threads, const char *kernels)
+{
+    static const size_t sessions[] = {1, 4, 16, 64};
+    setup s = set_up("minimind3", "tests/bench/models/minimind3", &dtype, n_threads, kernels);
+    while (s.n_sessions < MAX_SESSIONS)
+        add_session(&s, DECODER_CONTEXT + ATTN_BATCH_ROWS);
+    for (size_t i = 0; i < sizeof sessions / sizeof sessions[0]; i++)
+        report_step(&s, DECODER_CONTEXT, sessions[i]);
+    report_prefill(&s, DECODER_CONTEXT);
     tear_down(&s);
 }
 
@@ -157,8 +212,10 @@ int main(int argc, char **argv)
     unsigned most = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 2;
     attn_kernels_thread_init();
     for (unsigned threads = 1; threads <= most; threads *= 2) {
-        bench_model("seed-attention", NULL, threads, kernels);
-        bench_model("minimind-layer", "tests/reference/models/minimind-layer", threads, kernels);
+        bench_layer("seed-attention", NULL, threads, kernels);
+        bench_layer("minimind-layer", "tests/reference/models/minimind-layer", threads, kernels);
     }
+    for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++)
+        bench_decoder((attn_dtype)dtype, most, kernels);
     return 0;
 }
