@@ -275,8 +275,8 @@ typedef struct attn_sampling {
 #define ATTN_STOP_MAX 16
 #define ATTN_NEXT 5 /* most probable tokens that a prefill reports */
 
-/* What to run. Strings, sampling's arrays and tokens are borrowed for the call of
- * attn_engine_submit, rows until the job's `done`. */
+/* What to run. Rows, tokens, text and sampling's arrays are borrowed until the job's `done`, or until
+ * attn_engine_submit fails; `session` and `model` for its call. */
 typedef struct attn_request {
     attn_job_kind kind;
     const char *session; /* PREFILL: NULL makes an id */

@@ -118,14 +118,13 @@ static attn_status check_options(const attn_request *r, const attn_session *sess
 }
 
 /* A decoder's ids: copied, or encoded from text; checked against the vocabulary. */
-static attn_status take_tokens(attn_job *job, const attn_model *model, uint64_t length,
+static attn_status take_tokens(attn_job *job, const attn_model *model, bool special,
                                attn_error *err)
 {
     const attn_request *r = &job->request;
     if (r->text != NULL) {
         if (model->tokenizer == NULL)
             return attn_fail(err, ATTN_E_INVALID, "text", "the model has no tokenizer.json");
-        bool special = r->has_add_special ? r->add_special : length == 0;
         attn_ids ids = {0};
         attn_status status = attn_tokenizer_encode(model->tokenizer, r->text, r->text_len, special,
                                                    special, &ids, err);
@@ -169,15 +168,18 @@ static attn_status take_rows(const attn_job *job, const attn_model *model, attn_
     return ATTN_OK;
 }
 
-/* Takes the request's rows or tokens in and checks that they fit after `length` positions. */
-static attn_status prepare(attn_job *job, const attn_model *model, uint64_t length, attn_error *err)
+/* Takes the request's rows or tokens in, which will stand after `length` positions; again when a
+ * text was taken in for another beginning. */
+static attn_status take_inputs(attn_job *job, const attn_model *model, uint64_t length,
+                               attn_error *err)
 {
     const attn_request *r = &job->request;
-    bool decoder = attn_config_is_decoder(&model->config);
-    attn_status status = ATTN_OK;
-    if (job->prepared)
+    bool special = r->has_add_special ? r->add_special : length == 0;
+    attn_status status;
+    if (job->prepared && (r->text == NULL || job->special == special))
         return ATTN_OK;
-    if (!decoder)
+    drop_preparations(job);
+    if (!attn_config_is_decoder(&model->config))
         status = take_rows(job, model, err);
     else if (r->n_inputs > 0)
         status = attn_fail(err, ATTN_E_INVALID, "inputs", "this model takes tokens or text");
@@ -185,10 +187,20 @@ static attn_status prepare(attn_job *job, const attn_model *model, uint64_t leng
         status = attn_fail(err, ATTN_E_INVALID, "keep_inputs",
                            "a language model always keeps its token ids");
     else
-        status = take_tokens(job, model, length, err);
+        status = take_tokens(job, model, special, err);
+    job->prepared = status == ATTN_OK;
+    job->special = special;
+    return status;
+}
+
+/* Takes the request's rows or tokens in and checks that they fit after `length` positions. */
+static attn_status prepare(attn_job *job, const attn_model *model, uint64_t length, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    bool decoder = attn_config_is_decoder(&model->config);
+    attn_status status = take_inputs(job, model, length, err);
     if (status != ATTN_OK)
         return status;
-    job->prepared = true;
     job->n_positions = decoder ? job->n_tokens : r->n_inputs;
     const char *param = r->n_inputs > 0 ? "inputs" : r->text != NULL ? "text" : "tokens";
     if (job->n_positions == 0 && r->kind == ATTN_JOB_DECODE) {
@@ -277,7 +289,7 @@ static attn_status make_outputs(attn_job *job, attn_error *err)
     size_t hidden = job->session->model->config.hidden_size;
     size_t n = r->kind != ATTN_JOB_PREFILL || r->output == ATTN_OUTPUT_NONE ? 0
                : r->output == ATTN_OUTPUT_LAST                              ? 1
-                                                                            : r->n_inputs;
+                                               : (size_t)job->n_positions;
     size_t n_logits =
         r->kind == ATTN_JOB_PREFILL && r->logits ? job->session->model->config.vocab_size : 0;
     job->outputs = attn_alloc(n, hidden * sizeof *job->outputs);
@@ -390,6 +402,11 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
         if (job->request.wait_ms == 0)
             return attn_fail(err, ATTN_E_SESSION_BUSY, "session",
                              "the session is at work for another request");
+        /* Now, not on the scheduler: the text may be long. Who is at work leaves it longer than 0,
+         * most likely. */
+        status = take_inputs(job, session->model, 1, err);
+        if (status != ATTN_OK)
+            return status;
         attn_sessions_wait(engine->sessions, session, 1);
         job->session = session;
         job->state = ATTN_JOB_WAITING;

@@ -17,10 +17,11 @@ struct attn_job {
     attn_sink sink;
     _Atomic uint32_t references;
     char id[ATTN_ID_MAX + 1];
-    attn_request request; /* `inputs` stays borrowed; other pointers are dead after submission */
+    attn_request request; /* borrowed until `done`; `session` and `model` only for submission */
     uint32_t *tokens;     /* a language model's ids: given, or encoded from text */
     size_t n_tokens;
-    bool prepared; /* tokens and n_positions are known */
+    bool prepared; /* the rows or tokens are taken in */
+    bool special;  /* and the text with what begins one */
 
     _Atomic bool cancelled, woken, parked;
 
