@@ -24,6 +24,11 @@ def rows(count, hidden=HIDDEN, seed=0):
     return np.random.default_rng(seed).standard_normal((count, hidden)).astype(np.float32)
 
 
+def short_rows(count, hidden=768, seed=1):
+    """Rows whose JSON text is short, as lists: large bodies of them are quickly made."""
+    return np.random.default_rng(seed).uniform(-1, 1, (count, hidden)).round(2).tolist()
+
+
 def bits(values):
     """The bits of float32 numbers that came as JSON, as nested lists would be shaped."""
     return np.asarray(values, dtype=np.float64).astype(np.float32).view(np.uint32)

@@ -14,6 +14,7 @@ from data import (
     outputs_of,
     rows,
     same_bits,
+    short_rows,
 )
 from waiting import eventually
 
@@ -351,15 +352,15 @@ def test_delete_during_decode(client, sid):
 def test_cancel_and_delete_during_prefill(launch, tmp_path):
     """A prefill is all or nothing: cancelled, it never was."""
     client = launch(*make_model(tmp_path / "heavy", 8)).client
-    row = rows(1, 768)[0].tolist()
-    client.prefill(session="old", inputs=[row], output="none")
+    inputs = short_rows(1000)
+    client.prefill(session="old", inputs=inputs[:1], output="none")
     for name, stop in (
         ("old", lambda: client.cancel("old")),
         ("new", lambda: client.cancel("new")),
         ("new", lambda: client.delete("new")),
     ):
         replies = []
-        fields = {"session": name, "inputs": [row] * 2000}
+        fields = {"session": name, "inputs": inputs}
         asking = threading.Thread(target=lambda: replies.append(client.post("/prefill", fields)))
         asking.start()
         in_prefill = (

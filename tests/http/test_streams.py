@@ -5,22 +5,15 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 
 import contract
 from client import hang_up
-from data import make_model, model_flags, outputs_of, rows, same_bits
+from data import make_model, model_flags, outputs_of, rows, same_bits, short_rows
 from waiting import eventually, seconds
 
 X = rows(40)
-WIDE = 768
 LITTLE = 4096  # a receive buffer that a few lines fill
-
-
-def short_rows(count, hidden=WIDE, seed=1):
-    """Rows whose JSON text is short, so that large bodies are quickly made."""
-    return np.random.default_rng(seed).uniform(-1, 1, (count, hidden)).round(2).tolist()
 
 
 @pytest.fixture(scope="module")
