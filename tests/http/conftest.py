@@ -1,4 +1,4 @@
-"""Fixtures: a server for everybody, servers with flags of their own, session ids nobody else uses."""
+"""Fixtures: a server for everybody, servers with flags of their own, unused session ids."""
 
 import itertools
 import os
@@ -9,6 +9,7 @@ import pytest
 
 from client import Client
 from process import Server
+from witness import Witness
 
 _numbers = itertools.count(1)
 
@@ -53,3 +54,12 @@ def launch_for_module():
 def sid():
     """A session id of the test's own."""
     return f"t{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def witness(launch_for_module):
+    """A session that nobody may touch, on a server of the module's own."""
+    one = Witness(launch_for_module("--threads", 2, "--kv-memory", "64MiB").client)
+    yield one
+    one.check()
+    assert one.client.totals()["sessions"] == 1

@@ -1,4 +1,4 @@
-"""server/openapi.json as the judge of replies: whatever the server sends must be described there."""
+"""server/openapi.json as the judge of replies: what the server sends must be described there."""
 
 import json
 import re

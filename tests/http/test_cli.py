@@ -99,7 +99,12 @@ def test_bad_variable():
 
 
 def test_sizes(launch):
-    for text, size in {"3M": 3_000_000, "2MiB": 2 << 20, "2000K": 2_000_000, "4194304": 1 << 22}.items():
+    for text, size in {
+        "3M": 3_000_000,
+        "2MiB": 2 << 20,
+        "2000K": 2_000_000,
+        "4194304": 1 << 22,
+    }.items():
         assert launch("--kv-memory", text).client.totals()["budget_bytes"] == size
 
 
@@ -279,7 +284,13 @@ def test_bad_model_arguments(tmp_path):
 
 def test_hosts(launch):
     client = launch("--allowed-host", "attnd.example").client
-    for host in ("attnd.example", f"attnd.example:{client.port}", "localhost", "127.0.0.1", "[::1]"):
+    for host in (
+        "attnd.example",
+        f"attnd.example:{client.port}",
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+    ):
         assert client.get("/health", Host=host).status == 200
     client.get("/health", Host="other.example").error(403, "forbidden_host")
 

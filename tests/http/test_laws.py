@@ -219,9 +219,9 @@ def everything(client):
     edge = client.prefill(session="edge", inputs=edge_rows(), output="all")["output"]
     edge += client.prefill(session="edge", inputs=edge_rows(), output="all")["output"]
     edge += outputs_of(client.decode(session="edge", steps=4)["events"])
-    seed = client.prefill(
-        session="seed", model="seed-attention", inputs=seed_rows, output="all"
-    )["output"]
+    seed = client.prefill(session="seed", model="seed-attention", inputs=seed_rows, output="all")[
+        "output"
+    ]
     seed += outputs_of(client.decode(session="seed", steps=10)["events"])
     for name in ("x", "edge", "seed"):
         assert client.verify(name)["bit_identical"]

@@ -67,9 +67,7 @@ def test_operations_are_complete():
         assert operation["responses"], path
         for status in operation["responses"]:
             assert re.fullmatch(r"[2-5]\d\d", status), path
-        parameters = [
-            contract._deref(parameter) for parameter in operation.get("parameters", [])
-        ]
+        parameters = [contract._deref(parameter) for parameter in operation.get("parameters", [])]
         in_path = {p["name"] for p in parameters if p["in"] == "path"}
         assert in_path == set(re.findall(r"\{(\w+)\}", path)), path
         assert all(p["required"] for p in parameters if p["in"] == "path"), path

@@ -192,7 +192,13 @@ def test_decode_at_length_0(client, sid):
 
 def test_context_length(launch, tmp_path):
     flags = make_model(
-        tmp_path / "short", 1, hidden=16, heads=4, kv_heads=2, head_dim=8, max_position_embeddings=20
+        tmp_path / "short",
+        1,
+        hidden=16,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        max_position_embeddings=20,
     )
     client = launch(*flags).client
     reply = client.post("/prefill", {"session": "a", "inputs": X[:21]})

@@ -52,7 +52,9 @@ def test_example7_cache_changes_nothing(client, sid):
         session=sid, model="seed-attention", inputs=tensors["call0.inputs"][0], output="all"
     )
     close(prefill["output"], tensors["call0.output"][0])
-    stream = client.stream(session=sid, inputs=[tensors[f"call{i}.inputs"][0, 0] for i in (1, 2, 3)])
+    stream = client.stream(
+        session=sid, inputs=[tensors[f"call{i}.inputs"][0, 0] for i in (1, 2, 3)]
+    )
     steps = stream.rest()
     for i, step in enumerate(steps, 1):
         close(step["output"], tensors[f"call{i}.output"][0, 0])

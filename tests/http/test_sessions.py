@@ -363,9 +363,7 @@ def test_cancel_and_delete_during_prefill(launch, tmp_path):
         fields = {"session": name, "inputs": inputs}
         asking = threading.Thread(target=lambda: replies.append(client.post("/prefill", fields)))
         asking.start()
-        in_prefill = (
-            lambda: client.get(f"/sessions/{name}").json.get("state") == "prefill"
-        )
+        in_prefill = lambda: client.get(f"/sessions/{name}").json.get("state") == "prefill"
         eventually(in_prefill, "the prefill runs", within=60)
         stop()
         asking.join()
@@ -381,6 +379,7 @@ def test_ttl(client, sid):
     client.prefill(session=sid, inputs=X[:1], ttl_s=1)
     client.prefill(session=f"{sid}.stays", inputs=X[:1], ttl_s=3600)
     assert client.exists(sid)
+
     # Looked for in the list: asking for a session itself might count as its use.
     def listed():
         page = client.get("/sessions?limit=1000").ok()

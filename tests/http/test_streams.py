@@ -407,7 +407,7 @@ def test_streams_at_one_moment(crowd):
 
 
 def test_more_connections_than_allowed(launch):
-    """Those beyond --max-connections wait or are turned away; when some leave, others are served."""
+    """Those beyond --max-connections wait or are turned away until some leave."""
     client = launch("--max-connections", 8).client
     socks = [client.connect(timeout=seconds(5)) for _ in range(8)]
     for sock in socks:
@@ -514,9 +514,7 @@ def test_signal_with_half_a_request(launch):
     server = launch()
     socks = [server.client.connect() for _ in range(3)]
     socks[0].sendall(b"POST /prefill HTT")
-    socks[1].sendall(
-        b"POST /prefill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
-    )
+    socks[1].sendall(b"POST /prefill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     eventually(lambda: server.client.get("/health").status == 200, "alive")
     server.signal(signal.SIGTERM)
     assert server.wait(within=10) == 0
