@@ -284,6 +284,7 @@ void attn_engine_totals(attn_engine *engine, attn_totals *totals)
         .sessions = attn_sessions_count(engine->sessions),
         .kv = {.dtype = ATTN_F32,
                .bytes = account.kv_bytes,
+               .shared_bytes = account.shared_kv_bytes,
                .reserved_bytes = account.reserved_bytes,
                .n_pages = account.n_pages},
         .inputs_bytes = account.inputs_bytes,
@@ -372,6 +373,70 @@ attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t 
         attn_session_settle(session, length);
     }
     release(engine, session, info);
+    return status;
+}
+
+/* Makes the fork of a referenced session. */
+static attn_status fork_session(attn_engine *engine, attn_session *session, bool held,
+                                const char *as, uint64_t at, attn_session_info *info,
+                                attn_error *err)
+{
+    uint64_t record = attn_session_record_bytes(session->model);
+    attn_status status = attn_arena_reserve(engine->arena, record, err);
+    if (status != ATTN_OK)
+        return status;
+    attn_session *fork = attn_session_new(as, session->model, engine->arena, session->pages,
+                                          session->keep_inputs, session->ttl_s);
+    if (fork == NULL) {
+        attn_arena_unreserve(engine->arena, record);
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
+    }
+    status = attn_session_share(session, held, at, fork, err);
+    if (status == ATTN_OK)
+        status = attn_sessions_insert(engine->sessions, fork, NULL, err);
+    if (status != ATTN_OK) {
+        attn_session_free(fork);
+        if (status == ATTN_E_SESSION_EXISTS)
+            err->param = "as";
+        return status;
+    }
+    engine->sessions_created++;
+    engine->n_mortal += fork->ttl_s > 0;
+    release(engine, fork, info);
+    return ATTN_OK;
+}
+
+attn_status attn_session_fork(attn_engine *engine, const char *id, const char *as, uint64_t at,
+                              uint64_t if_length, attn_session_info *info, attn_error *err)
+{
+    attn_error local;
+    err = err == NULL ? &local : err;
+    if (engine->shutting_down)
+        return attn_fail(err, ATTN_E_SHUTTING_DOWN, NULL, "the server is shutting down");
+    if (!attn_session_id_valid(as))
+        return attn_fail(err, ATTN_E_INVALID, "as",
+                         "a session id is 1-64 characters of A-Z a-z 0-9 . _ : -");
+    attn_session *session = find(engine, id, err);
+    if (session == NULL)
+        return ATTN_E_SESSION_NOT_FOUND;
+    /* Held when it is idle: its last output may then be copied. */
+    bool held = attn_sessions_hold(engine->sessions, session, NULL, false) == ATTN_HOLD_TAKEN;
+    uint64_t length = session->length;
+    attn_status status;
+    if (if_length != UINT64_MAX && if_length != length) {
+        status =
+            attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session has another length");
+        attn_error_detail(err, "length", length);
+    } else if (at != UINT64_MAX && at > length) {
+        status = attn_fail(err, ATTN_E_INVALID, "at", "longer than the session");
+        attn_error_detail(err, "length", length);
+    } else {
+        status = fork_session(engine, session, held, as, at == UINT64_MAX ? length : at, info, err);
+    }
+    if (held)
+        release(engine, session, NULL);
+    else
+        attn_sessions_unreference(engine->sessions, session);
     return status;
 }
 

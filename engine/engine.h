@@ -216,6 +216,15 @@ ATTN_MUST_CHECK attn_status attn_session_truncate(attn_engine *engine, const cha
                                                   uint64_t length, uint64_t if_length,
                                                   attn_session_info *info, attn_error *err);
 
+/* Copies the first `at` positions (UINT64_MAX: all) of a session to a new one named `as`, with the
+ * same options. Pages are shared until one of them diverges; neither sees the other's new positions.
+ * Also of a session at work, at its committed length. May block for the copy of one page.
+ * Errors: INVALID ("as", "at"), SESSION_NOT_FOUND, SESSION_EXISTS ("as"), LENGTH_MISMATCH,
+ * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NO_MEMORY. */
+ATTN_MUST_CHECK attn_status attn_session_fork(attn_engine *engine, const char *id, const char *as,
+                                              uint64_t at, uint64_t if_length,
+                                              attn_session_info *info, attn_error *err);
+
 /* Ends the session's running job, if any, with reason CANCELLED and waits for its end. May block.
  * Errors: SESSION_NOT_FOUND. */
 ATTN_MUST_CHECK attn_status attn_session_cancel(attn_engine *engine, const char *id,

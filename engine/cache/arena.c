@@ -33,7 +33,9 @@ struct attn_page_class {
     uint64_t n_allocated, warm_bytes;
     /* Mapped for n_pages, touched as used. */
     unsigned char *base;
-    uint32_t *free_list, *references;
+    uint32_t *free_list;
+    _Atomic uint32_t *references;
+    _Atomic uint64_t n_shared; /* pages with more than one reference */
     group *groups;
 };
 
@@ -237,15 +239,25 @@ static void free_page(attn_page_class *pages, uint32_t id)
     attn_mutex_unlock(&arena->mutex);
 }
 
+void attn_page_share(attn_page_class *pages, uint32_t id)
+{
+    uint32_t before = pages->references[id]++;
+    ATTN_ASSERT(before > 0);
+    pages->n_shared += before == 1;
+}
+
+bool attn_page_is_shared(const attn_page_class *pages, uint32_t id)
+{
+    return pages->references[id] > 1;
+}
+
 void attn_page_drop(attn_page_class *pages, const uint32_t *ids, size_t n)
 {
-    attn_arena *arena = pages->arena;
     for (size_t i = 0; i < n; i++) {
-        attn_mutex_lock(&arena->mutex);
-        ATTN_ASSERT(ids[i] < pages->n_fresh && pages->references[ids[i]] > 0);
-        bool last = --pages->references[ids[i]] == 0;
-        attn_mutex_unlock(&arena->mutex);
-        if (last)
+        uint32_t before = pages->references[ids[i]]--;
+        ATTN_ASSERT(before > 0);
+        pages->n_shared -= before == 2;
+        if (before == 1)
             free_page(pages, ids[i]);
     }
 }
@@ -267,6 +279,7 @@ void attn_arena_account_get(attn_arena *arena, attn_arena_account *account)
         account->kv_bytes += pages->n_allocated * pages->kv_bytes;
         account->inputs_bytes += pages->n_allocated * pages->inputs_bytes;
         account->n_pages += pages->n_allocated;
+        account->shared_kv_bytes += pages->n_shared * pages->kv_bytes;
     }
     attn_mutex_unlock(&arena->mutex);
 }

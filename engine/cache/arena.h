@@ -43,6 +43,11 @@ void attn_arena_discharge(attn_arena *arena, uint64_t bytes);
 /* Takes a page with reference count 1 out of the caller's reservation; cannot fail. Its contents
  * are undefined. */
 uint32_t attn_page_take(attn_page_class *pages);
+/* Adds a reference to a page that someone holds, and goes on holding during the call. Takes no
+ * lock. */
+void attn_page_share(attn_page_class *pages, uint32_t id);
+/* Whether others hold the page too. */
+bool attn_page_is_shared(const attn_page_class *pages, uint32_t id);
 /* Drops one reference to each of n pages; those that nobody holds are free again. */
 void attn_page_drop(attn_page_class *pages, const uint32_t *ids, size_t n);
 /* The page's bytes: kv_bytes of cache, then inputs_bytes of input rows. 64-byte aligned. */
@@ -50,7 +55,8 @@ float *attn_page_data(const attn_page_class *pages, uint32_t id);
 
 typedef struct attn_arena_account {
     uint64_t budget_bytes, allocated_bytes, reserved_bytes;
-    uint64_t kv_bytes, inputs_bytes, n_pages; /* of allocated pages */
+    uint64_t kv_bytes, inputs_bytes, n_pages; /* of allocated pages, each once */
+    uint64_t shared_kv_bytes;                 /* of these, of pages that several hold */
     uint64_t other_bytes;                     /* charged */
 } attn_arena_account;
 void attn_arena_account_get(attn_arena *arena, attn_arena_account *account);

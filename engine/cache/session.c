@@ -34,6 +34,7 @@ attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *ar
     session->created_s = attn_unix_s();
     session->last_used_s = session->created_s;
     session->last_output = last_output;
+    attn_mutex_init(&session->table_mutex);
     attn_arena_charge(arena, attn_session_record_bytes(model));
     return session;
 }
@@ -44,6 +45,7 @@ void attn_session_free(attn_session *session)
         return;
     attn_session_settle(session, 0);
     attn_arena_discharge(session->arena, attn_session_record_bytes(session->model));
+    attn_mutex_destroy(&session->table_mutex);
     attn_free(session->last_output);
     attn_free(session);
 }
@@ -58,23 +60,63 @@ void attn_session_commit(attn_session *session, uint64_t length)
 /* Sets the page table's capacity; its bytes are charged by the caller. */
 static bool resize_table(attn_session *session, size_t capacity)
 {
+    bool ok = true;
+    attn_mutex_lock(&session->table_mutex);
     if (capacity == 0) {
         free(session->page_table);
         session->page_table = NULL;
     } else {
         uint32_t *table = realloc(session->page_table, capacity * sizeof *table);
-        if (table == NULL)
-            return false;
-        session->page_table = table;
+        ok = table != NULL;
+        session->page_table = ok ? table : session->page_table;
     }
-    session->page_table_capacity = capacity;
-    return true;
+    if (ok)
+        session->page_table_capacity = capacity;
+    attn_mutex_unlock(&session->table_mutex);
+    return ok;
+}
+
+/* Whether the last page must be copied before a position is written to it. */
+static bool last_page_is_shared(const attn_session *session)
+{
+    return session->length % ATTN_PAGE_POSITIONS != 0 &&
+           attn_page_is_shared(session->pages, session->page_table[session->n_pages - 1]);
+}
+
+/* Copies the first n positions of a page: only these are settled; others may be being written. */
+static void copy_positions(const attn_session *session, float *to, const float *from, size_t n)
+{
+    const attn_config *c = &session->model->config;
+    const size_t head_dim = c->head_dim, block = 2 * ATTN_PAGE_POSITIONS * head_dim;
+    const size_t n_blocks = (size_t)c->num_hidden_layers * c->num_key_value_heads;
+    for (size_t b = 0; b < n_blocks; b++) {
+        const float *k = from + b * block, *v = k + ATTN_PAGE_POSITIONS * head_dim;
+        for (size_t i = 0; i < head_dim; i++)
+            memcpy(to + b * block + i * ATTN_PAGE_POSITIONS, k + i * ATTN_PAGE_POSITIONS,
+                   n * sizeof *k);
+        memcpy(to + b * block + ATTN_PAGE_POSITIONS * head_dim, v, n * head_dim * sizeof *v);
+    }
+    if (session->keep_inputs) {
+        size_t kv_floats = attn_page_kv_bytes(session->pages) / sizeof(float);
+        memcpy(to + kv_floats, from + kv_floats, n * attn_config_input_bytes(c));
+    }
+}
+
+/* A page of the caller's own with the first n positions of page `id`. */
+static uint32_t copy_page(const attn_session *session, uint32_t id, size_t n)
+{
+    uint32_t copy = attn_page_take(session->pages);
+    copy_positions(session, attn_page_data(session->pages, copy),
+                   attn_page_data(session->pages, id), n);
+    return copy;
 }
 
 attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_error *err)
 {
     uint64_t n_pages = pages_for(length), have = session->n_pages;
     uint64_t extra = n_pages > have ? n_pages - have : 0;
+    if (length > session->length && last_page_is_shared(session))
+        extra++;
     uint64_t table_extra = n_pages > session->page_table_capacity
                                ? (n_pages - session->page_table_capacity) * sizeof(uint32_t)
                                : 0;
@@ -94,6 +136,16 @@ attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_er
 void attn_session_take_pages(attn_session *session, uint64_t length)
 {
     uint64_t n_pages = session->n_pages;
+    if (length > session->length && last_page_is_shared(session)) {
+        ATTN_ASSERT(session->reserved_pages > 0);
+        uint32_t shared = session->page_table[n_pages - 1];
+        uint32_t own = copy_page(session, shared, session->length % ATTN_PAGE_POSITIONS);
+        session->reserved_pages--;
+        attn_mutex_lock(&session->table_mutex);
+        session->page_table[n_pages - 1] = own;
+        attn_mutex_unlock(&session->table_mutex);
+        attn_page_drop(session->pages, &shared, 1);
+    }
     while (n_pages < pages_for(length)) {
         ATTN_ASSERT(session->reserved_pages > 0 && n_pages < session->page_table_capacity);
         session->page_table[n_pages++] = attn_page_take(session->pages);
@@ -108,8 +160,11 @@ void attn_session_settle(attn_session *session, uint64_t length)
     ATTN_ASSERT(keep <= n_pages);
     if (length < session->length)
         session->has_last_output = false;
+    /* A fork that looks now either sees the new length or has its references already. */
+    attn_mutex_lock(&session->table_mutex);
     attn_session_commit(session, length);
     session->n_pages = keep;
+    attn_mutex_unlock(&session->table_mutex);
     if (keep < n_pages)
         attn_page_drop(session->pages, session->page_table + keep, n_pages - keep);
     if (session->reserved_pages > 0) {
@@ -120,4 +175,70 @@ void attn_session_settle(attn_session *session, uint64_t length)
     size_t spare = session->page_table_capacity - keep;
     if (spare > 0 && resize_table(session, keep))
         attn_arena_discharge(session->arena, spare * sizeof(uint32_t));
+}
+
+/* Takes the shared pages' references and copies a page that is not filled, under the mutex that
+ * keeps the parent's table still. The fork's pages and table are reserved. */
+static bool share_pages(attn_session *session, uint64_t length, attn_session *fork)
+{
+    uint64_t n_full = length / ATTN_PAGE_POSITIONS, rest = length % ATTN_PAGE_POSITIONS;
+    uint32_t last = 0;
+    attn_mutex_lock(&session->table_mutex);
+    bool ok = length <= session->length;
+    for (uint64_t p = 0; ok && p < n_full + (rest > 0); p++) {
+        attn_page_share(session->pages, session->page_table[p]);
+        fork->page_table[p] = session->page_table[p];
+    }
+    attn_mutex_unlock(&session->table_mutex);
+    if (!ok)
+        return false;
+    fork->n_pages = n_full;
+    if (rest > 0) {
+        last = fork->page_table[n_full];
+        fork->page_table[n_full] = copy_page(session, last, rest);
+        fork->reserved_pages--;
+        fork->n_pages = n_full + 1;
+        attn_page_drop(session->pages, &last, 1);
+    }
+    session->forked = fork->forked = n_full > 0;
+    return true;
+}
+
+attn_status attn_session_share(attn_session *session, bool held, uint64_t length,
+                               attn_session *fork, attn_error *err)
+{
+    size_t n_pages = pages_for(length);
+    uint64_t n_own = length % ATTN_PAGE_POSITIONS != 0;
+    uint64_t table_bytes = n_pages * sizeof(uint32_t);
+    uint64_t page_bytes = n_own * attn_page_bytes(fork->pages);
+    attn_status status = attn_arena_reserve(fork->arena, table_bytes + page_bytes, err);
+    if (status != ATTN_OK)
+        return status;
+    if (!resize_table(fork, n_pages)) {
+        attn_arena_unreserve(fork->arena, table_bytes + page_bytes);
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a page table");
+    }
+    attn_arena_charge(fork->arena, table_bytes);
+    fork->reserved_pages = n_own;
+    if (!share_pages(session, length, fork))
+        return attn_fail(err, ATTN_E_LENGTH_MISMATCH, "at", "the session became shorter meanwhile");
+    attn_session_commit(fork, length);
+    if (held && length == session->length && session->has_last_output) {
+        memcpy(fork->last_output, session->last_output,
+               session->model->config.hidden_size * sizeof *fork->last_output);
+        fork->has_last_output = true;
+    }
+    return ATTN_OK;
+}
+
+uint64_t attn_session_shared_pages(attn_session *session)
+{
+    uint64_t n = 0;
+    if (!session->forked)
+        return 0;
+    attn_mutex_lock(&session->table_mutex);
+    for (uint64_t p = 0; p < session->n_pages; p++)
+        n += attn_page_is_shared(session->pages, session->page_table[p]);
+    attn_mutex_unlock(&session->table_mutex);
+    return n;
 }

@@ -5,7 +5,13 @@
  * - "table" fields belong to the session table and are read and written under its stripe's lock
  *   (sessions.h);
  * - "held" fields belong to whoever holds the session busy (a job on the scheduler, or a verb);
- *   the atomic ones among them may be read by anyone.
+ *   the atomic ones among them may be read by anyone. The page table is changed under table_mutex
+ *   as well, so that a fork can read it while the session is at work.
+ *
+ * Sharing: a page may stand in several page tables. A fork shares the pages that its positions fill
+ * and copies the positions of a page that they do not fill, so what a running session still writes
+ * is never shared. After a truncate the last page may be a shared one: it is copied before the next
+ * position is written, and attn_session_reserve counts that copy.
  *
  * Page layout, f32: [layer][kv_head]{ K [head_dim][16], V [16][head_dim] }, then, when inputs are
  * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32. K stands transposed, after RoPE, so that the lanes of a vector
@@ -14,6 +20,7 @@
 #ifndef ATTN_SESSION_H
 #define ATTN_SESSION_H
 
+#include "engine/base/base.h"
 #include "engine/cache/arena.h"
 #include "engine/model/model.h"
 
@@ -44,9 +51,11 @@ typedef struct attn_session {
     _Atomic uint64_t length;         /* committed positions */
     _Atomic uint64_t n_pages;        /* page_table[0, n_pages) are taken */
     _Atomic uint64_t reserved_pages; /* promised to the running job */
+    attn_mutex table_mutex;
     uint32_t *page_table;
     size_t page_table_capacity;
-    float *last_output; /* [hidden_size]; in a decoder the final hidden row */
+    _Atomic bool forked; /* some page of it may be shared */
+    float *last_output;  /* [hidden_size]; in a decoder the final hidden row */
     bool has_last_output;
 } attn_session;
 
@@ -74,6 +83,16 @@ void attn_session_take_pages(attn_session *session, uint64_t length);
 /* Returns the rest of the reservation, and pages and table past `length`, which becomes the
  * committed length. The last output is forgotten when the length shrinks. */
 void attn_session_settle(attn_session *session, uint64_t length);
+
+/* Makes `fork`, a new session of the same model and options with no position yet, hold the first
+ * `length` committed positions of `session`, which may be at work but must be referenced. Pages are
+ * shared; the account grows by the page table and at most one page. The last output is copied when
+ * the caller holds `session` (`held`) and the lengths are equal. Cost: the page table, one page.
+ * Errors: KV_BUDGET, NO_MEMORY, LENGTH_MISMATCH (the session was truncated meanwhile). */
+ATTN_MUST_CHECK attn_status attn_session_share(attn_session *session, bool held, uint64_t length,
+                                               attn_session *fork, attn_error *err);
+/* Pages that others hold too. Any thread that has a reference. Cost: the page table. */
+uint64_t attn_session_shared_pages(attn_session *session);
 
 /* K and V of a KV head in the page that holds `position`: K at [i * 16 + position % 16], V at
  * [(position % 16) * head_dim + i]. */

@@ -310,6 +310,22 @@ static void info_locked(const attn_session *session, attn_session_info *info)
     info->last_used_s = session->last_used_s;
     info->ttl_s = session->ttl_s;
     info->in_flight = session->busy;
+    info->kv.shared_bytes = session->forked; /* a mark: counted outside the lock */
+}
+
+/* Counts the shared pages of sessions that may have some. */
+static void count_shared(attn_sessions *table, attn_session_info *infos, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        attn_session *session =
+            infos[i].kv.shared_bytes > 0 ? attn_sessions_find(table, infos[i].id) : NULL;
+        infos[i].kv.shared_bytes = 0;
+        if (session == NULL)
+            continue;
+        infos[i].kv.shared_bytes =
+            attn_session_shared_pages(session) * attn_page_kv_bytes(session->pages);
+        attn_sessions_unreference(table, session);
+    }
 }
 
 void attn_sessions_info(attn_sessions *table, attn_session *session, attn_session_info *info)
@@ -318,6 +334,7 @@ void attn_sessions_info(attn_sessions *table, attn_session *session, attn_sessio
     attn_mutex_lock(&s->mutex);
     info_locked(session, info);
     attn_mutex_unlock(&s->mutex);
+    info->kv.shared_bytes = attn_session_shared_pages(session) * attn_page_kv_bytes(session->pages);
 }
 
 size_t attn_sessions_list(attn_sessions *table, const char *after, size_t limit,
@@ -345,8 +362,10 @@ size_t attn_sessions_list(attn_sessions *table, const char *after, size_t limit,
         attn_mutex_unlock(&s->mutex);
         from_start = true;
         uint64_t next = ((hash >> shift) + 1) << shift;
-        if (*more || next <= hash)
+        if (*more || next <= hash) {
+            count_shared(table, infos, n);
             return n;
+        }
         hash = next;
     }
 }
