@@ -367,6 +367,19 @@ static bool is_name(const char *p, const char *name)
     return *name == '\0';
 }
 
+/* Hands the text of a field's value to cJSON. Returns its end. */
+static const char *give_to_cjson(reader *r, const char *p, const char *behind,
+                                 const srv_json_field *field, const char **problem)
+{
+    srv_buf_puts(&r->scalars, r->scalars.len ? ",\"" : "{\"");
+    srv_buf_puts(&r->scalars, field->name);
+    srv_buf_puts(&r->scalars, "\":");
+    if (srv_buf_append(&r->scalars, p, (size_t)(behind - p)))
+        return behind;
+    *problem = out_of_memory;
+    return NULL;
+}
+
 /* Checks the string or boolean at p and hands its text to cJSON. */
 static const char *take_scalar(reader *r, const char *p, const srv_json_field *field,
                                const char **problem)
@@ -384,14 +397,39 @@ static const char *take_scalar(reader *r, const char *p, const srv_json_field *f
         *problem = wrong_length;
         return NULL;
     }
-    srv_buf_puts(&r->scalars, r->scalars.len ? ",\"" : "{\"");
-    srv_buf_puts(&r->scalars, field->name);
-    srv_buf_puts(&r->scalars, "\":");
-    if (!srv_buf_append(&r->scalars, p, (size_t)(behind - p))) {
-        *problem = out_of_memory;
+    return give_to_cjson(r, p, behind, field, problem);
+}
+
+/* Checks the string or the array of strings at p and hands its text to cJSON. */
+static const char *take_strings(reader *r, const char *p, const srv_json_field *field,
+                                const char **problem)
+{
+    const char *begin = p;
+    uint64_t count = 0;
+    const bool array = *p == '[';
+    p = array ? skip_space(p + 1) : p;
+    bool more = !array || *p != ']';
+    while (more) {
+        if (count++ == field->max) {
+            *problem = "the array has too many elements";
+            return NULL;
+        }
+        p = *p == '"' ? scan_string(p, r->end) : NULL;
+        if (!p)
+            return NULL;
+        if (!array)
+            break;
+        p = skip_space(p);
+        more = *p == ',';
+        p = more ? skip_space(p + 1) : p;
+    }
+    if (array && *p++ != ']')
+        return NULL;
+    if (count < field->min) {
+        *problem = "the array has too few elements";
         return NULL;
     }
-    return behind;
+    return give_to_cjson(r, begin, p, field, problem);
 }
 
 /* Reads the value at p of a field, all but what cJSON will read. */
@@ -402,6 +440,8 @@ static const char *read_value(reader *r, const char *p, const srv_json_field *fi
     case SRV_JSON_STRING:
     case SRV_JSON_BOOL:
         return take_scalar(r, p, field, problem);
+    case SRV_JSON_STRINGS:
+        return take_strings(r, p, field, problem);
     case SRV_JSON_INTEGER:
         p = read_integer(p, r->end, &value->integer, problem);
         if (p && (value->integer < field->min || value->integer > field->max)) {
@@ -489,6 +529,29 @@ static void read_text(reader *r, const char *text, size_t len)
          too_deep ? "the body is nested too deeply" : "the body is not valid JSON");
 }
 
+/* Takes a string out of cJSON's hands. */
+static char *take_text(cJSON *item)
+{
+    char *text = item->valuestring;
+    item->valuestring = NULL;
+    return text;
+}
+
+/* Takes the strings of a string or an array of them. False when out of memory. */
+static bool read_strings(cJSON *item, srv_json_value *value)
+{
+    const bool array = cJSON_IsArray(item);
+    const int n = array ? cJSON_GetArraySize(item) : 1;
+    if (n == 0)
+        return true;
+    value->strings.texts = calloc((size_t)n, sizeof *value->strings.texts);
+    if (!value->strings.texts)
+        return false;
+    for (cJSON *one = array ? item->child : item; one; one = array ? one->next : NULL)
+        value->strings.texts[value->strings.count++] = take_text(one);
+    return true;
+}
+
 /* Reads strings and booleans from the object made for cJSON. */
 static void read_scalars(reader *r)
 {
@@ -506,16 +569,20 @@ static void read_scalars(reader *r)
     for (size_t i = 0; i < r->n_fields; i++) {
         const srv_json_field *field = &r->fields[i];
         srv_json_value *value = &r->values[i];
-        if (!value->present || (field->type != SRV_JSON_STRING && field->type != SRV_JSON_BOOL))
+        cJSON *item = value->present ? cJSON_GetObjectItemCaseSensitive(object, field->name) : NULL;
+        if (!item)
             continue;
-        cJSON *item = cJSON_GetObjectItemCaseSensitive(object, field->name);
         if (field->type == SRV_JSON_BOOL) {
             value->boolean = cJSON_IsTrue(item);
             continue;
         }
-        value->string.text = item->valuestring;
-        value->string.len = strlen(item->valuestring);
-        item->valuestring = NULL; /* ours now */
+        if (field->type == SRV_JSON_STRINGS) {
+            if (!read_strings(item, value))
+                fail(r, "internal", NULL, out_of_memory);
+            continue;
+        }
+        value->string.text = take_text(item);
+        value->string.len = strlen(value->string.text);
         if (value->string.len < field->min || value->string.len > field->max)
             fail(r, "invalid_request", field->name, wrong_length);
     }
@@ -564,6 +631,11 @@ void srv_json_values_free(const srv_json_field *fields, size_t n, srv_json_value
             break;
         case SRV_JSON_INTEGERS:
             free(values[i].integers.values);
+            break;
+        case SRV_JSON_STRINGS:
+            for (size_t k = 0; k < values[i].strings.count; k++)
+                cJSON_free(values[i].strings.texts[k]);
+            free(values[i].strings.texts);
             break;
         case SRV_JSON_BOOL:
         case SRV_JSON_INTEGER:

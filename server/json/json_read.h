@@ -8,7 +8,7 @@
  *
  * Numbers are read straight from the text, arrays of them into flat buffers that grow with what was
  * read, never with a count that a client states. Strings and booleans go to cJSON, which thus sees
- * at most one node for each field, whatever the body.
+ * at most one node for each field and each of the strings it may have, whatever the body.
  *
  * Thread: any; values belong to the caller. cJSON writes a global at each parse (the place of its
  * last error) that nobody reads. */
@@ -33,6 +33,7 @@ typedef enum {
     SRV_JSON_FLOAT_ROW,  /* [f, f, ...] */
     SRV_JSON_FLOAT_ROWS, /* [[f, ...], [f, ...], ...], rows equally long and not empty */
     SRV_JSON_INTEGERS,   /* [i, i, ...] */
+    SRV_JSON_STRINGS,    /* a string, or an array of them */
 } srv_json_type;
 
 typedef struct {
@@ -40,7 +41,8 @@ typedef struct {
     srv_json_type type;
     bool required;
     /* Inclusive range: of an INTEGER, of a STRING's length in bytes, of the number of elements of a
-     * FLOAT_ROW or INTEGERS, of the rows of FLOAT_ROWS. No meaning for BOOL and NUMBER. */
+     * FLOAT_ROW or INTEGERS, of the rows of FLOAT_ROWS, of the strings of STRINGS. No meaning for
+     * BOOL and NUMBER. */
     uint64_t min, max;
 } srv_json_field;
 
@@ -62,6 +64,10 @@ typedef struct {
             uint64_t *values; /* NULL if there are none */
             size_t count;
         } integers;
+        struct {
+            char **texts; /* each as `text` above; NULL if there are none */
+            size_t count;
+        } strings;
     };
 } srv_json_value;
 

@@ -15,7 +15,7 @@
 
 #include "server/json/json_read.h"
 
-enum { NAME, FLAG, COUNT, HEAT, ROW, ROWS, IDS, N_FIELDS };
+enum { NAME, FLAG, COUNT, HEAT, ROW, ROWS, IDS, STOP, N_FIELDS };
 
 static const srv_json_field fields[N_FIELDS] = {
     [NAME] = {"name", SRV_JSON_STRING, false, 1, 8},
@@ -25,6 +25,7 @@ static const srv_json_field fields[N_FIELDS] = {
     [ROW] = {"input", SRV_JSON_FLOAT_ROW, false, 0, 5},
     [ROWS] = {"inputs", SRV_JSON_FLOAT_ROWS, false, 1, 4},
     [IDS] = {"ids", SRV_JSON_INTEGERS, false, 1, 4},
+    [STOP] = {"stop", SRV_JSON_STRINGS, false, 1, 3},
 };
 
 typedef struct {
@@ -82,7 +83,8 @@ static void assert_refused(const char *text, const char *code, const char *param
 
 static const char whole_body[] =
     " {\"name\" : \"a\\u00e9\\n\\ud83d\\ude00\", \"flag\":true,\"count\":12,\r\n\"heat\":-0.5e1,"
-    "\"input\":[1, -2.5,3e-3 ],\t\"inputs\":[[1,2],[3,4.25]], \"ids\":[0,7,9007199254740992]} \n";
+    "\"input\":[1, -2.5,3e-3 ],\t\"inputs\":[[1,2],[3,4.25]], \"ids\":[0,7,9007199254740992],"
+    "\"stop\":[ \"\" ,\"a\\n\", \"\\u00e9]\"]} \n";
 
 static void test_every_type(void **state)
 {
@@ -107,6 +109,10 @@ static void test_every_type(void **state)
     assert_int_equal(r.values[IDS].integers.count, 3);
     const uint64_t ids[] = {0, 7, SRV_JSON_INTEGER_MAX};
     assert_memory_equal(r.values[IDS].integers.values, ids, sizeof ids);
+    assert_int_equal(r.values[STOP].strings.count, 3);
+    assert_string_equal(r.values[STOP].strings.texts[0], "");
+    assert_string_equal(r.values[STOP].strings.texts[1], "a\n");
+    assert_string_equal(r.values[STOP].strings.texts[2], "\xc3\xa9]");
     release(&r);
     const srv_json_value zero[N_FIELDS] = {0};
     assert_memory_equal(r.values, zero, sizeof zero);
@@ -141,6 +147,10 @@ static void test_good_bodies(void **state)
         {"{\"heat\":0}", HEAT},
         {"{\"heat\":3.4028235e38}", HEAT},
         {"{\"ids\":[0]}", IDS},
+        {"{\"stop\":\"\"}", STOP},
+        {"{\"stop\":\"[\\\"\"}", STOP},
+        {"{\"stop\":[\"x\"]}", STOP},
+        {"{\"stop\" : [ \"x\" , \"y\",\"z\" ] }", STOP},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         result r;
@@ -212,6 +222,13 @@ static void test_broken_json(void **state)
         "{\"inputs\":[[1]}]",
         "{\"ids\":[1,]}",
         "{\"ids\":[00]}",
+        "{\"stop\":[\"x\",]}",
+        "{\"stop\":[,\"x\"]}",
+        "{\"stop\":[\"x\" \"y\"]}",
+        "{\"stop\":[\"x\"}",
+        "{\"stop\":[\"x]}",
+        "{\"stop\":[\"\\u0000\"]}",
+        "{\"stop\":[\"\xff\"]}",
         /* strings */
         "{\"name\":\"a}",
         "{\"name\":\"a\\\"}",
@@ -322,6 +339,8 @@ static void test_wrong_requests(void **state)
         {"{\"inputs\":[null]}", "inputs"},
         {"{\"inputs\":[[null]]}", "inputs"},
         {"{\"ids\":[1,null]}", "ids"},
+        {"{\"stop\":null}", "stop"},
+        {"{\"stop\":[\"x\",null]}", "stop"},
         /* other wrong types */
         {"{\"name\":1}", "name"},
         {"{\"name\":[\"x\"]}", "name"},
@@ -344,6 +363,13 @@ static void test_wrong_requests(void **state)
         {"{\"ids\":1}", "ids"},
         {"{\"ids\":[[1]]}", "ids"},
         {"{\"ids\":[\"1\"]}", "ids"},
+        {"{\"stop\":1}", "stop"},
+        {"{\"stop\":true}", "stop"},
+        {"{\"stop\":{\"0\":\"x\"}}", "stop"},
+        {"{\"stop\":[1]}", "stop"},
+        {"{\"stop\":[\"x\",[\"y\"]]}", "stop"},
+        {"{\"stop\":[[\"y\"]]}", "stop"},
+        {"{\"stop\":\"x\",\"stop\":\"x\"}", "stop"},
         /* lengths of strings */
         {"{\"name\":\"\"}", "name"},
         {"{\"name\":\"123456789\"}", "name"},
@@ -375,6 +401,9 @@ static void test_wrong_requests(void **state)
         {"{\"input\":[1,2,3,4,5,6]}", "input"},
         {"{\"ids\":[]}", "ids"},
         {"{\"ids\":[1,2,3,4,5]}", "ids"},
+        {"{\"stop\":[]}", "stop"},
+        {"{\"stop\":[ ]}", "stop"},
+        {"{\"stop\":[\"\",\"\",\"\",\"\"]}", "stop"},
         {"{\"inputs\":[]}", "inputs"},
         {"{\"inputs\":[ ]}", "inputs"},
         {"{\"inputs\":[[]]}", "inputs"},
