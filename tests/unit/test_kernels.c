@@ -495,36 +495,49 @@ static void test_mix(void **state)
     }
 }
 
+/* One of the primitives that change a vector in place. */
+static void run_in_place(const attn_kernels *kernels, int what, size_t n, float eps, float a,
+                         float b, const float *x, float *y)
+{
+    switch (what) {
+    case 0:
+        kernels->merge(n, a, y, b, x);
+        break;
+    case 1:
+        kernels->scale(n, a, y);
+        break;
+    case 2:
+        kernels->rmsnorm(n, eps, y, x, y);
+        break;
+    case 3:
+        kernels->add(n, x, y);
+        break;
+    default:
+        kernels->swiglu(n, y, x);
+        break;
+    }
+}
+
 static void check_vectors(size_t n, int kind)
 {
+    static const char *const names[] = {"merge", "scale", "rmsnorm", "add", "swiglu"};
     const float *x = values(X, n, kind), *w = values(W, n, kind);
     float a = value(kind), b = value(kind), eps = n % 2 ? 1e-6f : 0.0f;
     for (size_t v = 0; v < n_variants; v++) {
-        const attn_kernels *kernels = variants[v];
-        for (int what = 0; what < 4; what++) {
+        for (int what = 0; what < 5; what++) {
             float *y = outputs(Y, n), *y2 = outputs(Y2, n);
             memcpy(y, x, n * sizeof *y);
             memcpy(y2, x, n * sizeof *y);
-            if (what == 0) {
-                attn_kernels_scalar.merge(n, a, y, b, w);
-                kernels->merge(n, a, y2, b, w);
-            } else if (what == 1) {
-                attn_kernels_scalar.scale(n, a, y);
-                kernels->scale(n, a, y2);
-            } else if (what == 2) {
-                attn_kernels_scalar.rmsnorm(n, eps, y, w, y);
-                kernels->rmsnorm(n, eps, y2, w, y2);
-            } else {
-                attn_kernels_scalar.rmsnorm(n, eps, x, w, y);
-                kernels->rmsnorm(n, eps, x, w, y2);
-            }
+            run_in_place(&attn_kernels_scalar, what, n, eps, a, b, w, y);
+            run_in_place(variants[v], what, n, eps, a, b, w, y2);
             if (!same_outputs(n))
-                fail_msg("%s n %zu kind %d: %s", kernels->name, n, kind,
-                         what == 0   ? "merge"
-                         : what == 1 ? "scale"
-                                     : "rmsnorm");
+                fail_msg("%s %s n %zu kind %d", variants[v]->name, names[what], n, kind);
         }
-        assert_true(kernels->finite(n, x));
+        attn_kernels_scalar.rmsnorm(n, eps, x, w, outputs(Y, n));
+        variants[v]->rmsnorm(n, eps, x, w, outputs(Y2, n));
+        if (!same_outputs(n))
+            fail_msg("%s rmsnorm elsewhere n %zu kind %d", variants[v]->name, n, kind);
+        assert_true(variants[v]->finite(n, x));
     }
     assert_true(attn_kernels_scalar.finite(n, x));
 }
@@ -571,6 +584,17 @@ static void test_rmsnorm_values(void **state)
     for (size_t i = 0; i < 50; i++) {
         double expected = (double)x[i] / sqrt(squares / 50 + 1e-3) * (double)w[i];
         assert_true(fabs((double)y[i] - expected) <= 1e-6 * fabs(expected));
+    }
+}
+
+static void test_swiglu_values(void **state)
+{
+    (void)state;
+    for (float g = -90.0f; g <= 90.0f; g += 0.37f) {
+        float y = g, up = 0.75f;
+        double expected = (double)g / (1 + exp(-(double)g)) * 0.75;
+        attn_kernels_scalar.swiglu(1, &y, &up);
+        assert_true(fabs((double)y - expected) <= 1e-6 * fabs(expected) + 2e-36);
     }
 }
 
@@ -647,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_mix),
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_rmsnorm_values),
+        cmocka_unit_test(test_swiglu_values),
         cmocka_unit_test(test_finite_sees_every_element),
     };
     return cmocka_run_group_tests(tests, make_fences, NULL);
