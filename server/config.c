@@ -38,6 +38,8 @@ static const setting settings[] = {
      "serve the model in this folder; repeatable"},
     {"random", "SEED", TYPE_SEED, AT(random_seed), 0, U64, NULL,
      "random weights for models whose folder has none"},
+    {"weights", "auto|f32|bf16|f16|q8", TYPE_CHOICE, AT(weights), 0, 0, "auto",
+     "keep weights in memory so; auto: as their files do"},
     {"host", "ADDRESS", TYPE_TEXT, AT(host), 0, 0, "127.0.0.1", "address to listen on"},
     {"port", "PORT", TYPE_NUMBER, AT(port), 0, 65535, "8080", "0 takes a free port"},
     {"threads", "N", TYPE_NUMBER, AT(threads), 1, 1024, NULL,

@@ -27,6 +27,7 @@ typedef struct srv_config {
     size_t n_models;
     bool has_random_seed;
     uint64_t random_seed;
+    const char *weights; /* auto, or a dtype's name */
     const char *host;
     uint64_t port;            /* 0-65535; 0 takes a free one */
     uint64_t threads;         /* 1-1024 */

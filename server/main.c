@@ -28,6 +28,16 @@ static void raise_descriptor_limit(void)
         srv_log(SRV_LOG_WARN, "start", "RLIMIT_NOFILE: %s", strerror(errno));
 }
 
+static void set_weights_dtype(attn_options *options, const char *name)
+{
+    for (int i = 0; i < ATTN_DTYPES; i++) {
+        if (strcmp(name, attn_dtype_name((attn_dtype)i)))
+            continue;
+        options->has_weights_dtype = true;
+        options->weights_dtype = (attn_dtype)i;
+    }
+}
+
 static attn_engine *open_engine(const srv_config *c, char *err, size_t err_size)
 {
     attn_options options = {
@@ -43,6 +53,7 @@ static attn_engine *open_engine(const srv_config *c, char *err, size_t err_size)
         .stall_timeout_ms = (uint32_t)c->stall_timeout_s * 1000,
         .kernels = c->kernels,
     };
+    set_weights_dtype(&options, c->weights);
     attn_error error;
     attn_engine *engine = attn_engine_open(&options, &error);
     if (engine)

@@ -11,7 +11,7 @@ from process import Server, run
 
 SEED_MODEL = REFERENCE.parents[1] / "engine" / "models" / "seed-attention"
 
-FLAGS = """model random host port threads kv-memory max-sessions queue max-body body-memory
+FLAGS = """model random weights host port threads kv-memory max-sessions queue max-body body-memory
     max-connections stall-timeout ttl allowed-host cors-origin kernels log-level""".split()
 
 
@@ -76,6 +76,7 @@ def test_unknown_flag():
         ("--ttl", "-1"),
         ("--random", "x"),
         ("--random", "18446744073709551616"),
+        ("--weights", "int4"),
         ("--kernels", "sse"),
         ("--kernels", ""),
         ("--log-level", "loud"),

@@ -61,6 +61,7 @@ static void test_defaults(void **state)
     assert_int_equal(c.stall_timeout_s, 60);
     assert_int_equal(c.ttl_s, 0);
     assert_string_equal(c.kernels, "auto");
+    assert_string_equal(c.weights, "auto");
     assert_string_equal(c.log_level, "info");
     assert_false(c.has_random_seed);
     assert_int_equal(c.n_models + c.allowed_hosts.n + c.cors_origins.n, 0);
@@ -73,7 +74,8 @@ static void test_flags(void **state)
     srv_config c;
     assert_int_equal(PARSE(&c, "--port=0", "--host", "::1", "--random", "18446744073709551615",
                            "--threads", "3", "--threads", "4", "--kernels", "avx512",
-                           "--log-level=debug", "--cors-origin", "http://a,b", "--cors-origin=*"),
+                           "--weights=q8", "--log-level=debug", "--cors-origin", "http://a,b",
+                           "--cors-origin=*"),
                      SRV_CONFIG_RUN);
     assert_int_equal(c.port, 0);
     assert_string_equal(c.host, "::1");
@@ -81,6 +83,7 @@ static void test_flags(void **state)
     assert_true(c.random_seed == UINT64_MAX);
     assert_int_equal(c.threads, 4);
     assert_string_equal(c.kernels, "avx512");
+    assert_string_equal(c.weights, "q8");
     assert_string_equal(c.log_level, "debug");
     assert_int_equal(c.cors_origins.n, 2);
     assert_string_equal(c.cors_origins.items[0], "http://a,b");
@@ -145,6 +148,7 @@ static void test_refused(void **state)
     REFUSED("--kernels:", "--kernels", "sse");
     REFUSED("--kernels:", "--kernels", "auto|scalar");
     REFUSED("--kernels:", "--kernels", "");
+    REFUSED("--weights:", "--weights", "f64");
     REFUSED("--log-level:", "--log-level", "inf");
     REFUSED("--host:", "--host", "");
     REFUSED("--allowed-host:", "--allowed-host", "");
