@@ -27,9 +27,24 @@ static bool keys_repeat(const cJSON *object)
     return repeat;
 }
 
+/* A NUL, escaped ones included: cJSON's strings would silently end there. */
+static bool has_nul(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '\0')
+            return true;
+        if (text[i] != '\\')
+            continue;
+        i++; /* what is escaped, a backslash too, begins nothing */
+        if (i + 4 < len && memcmp(text + i, "u0000", 5) == 0)
+            return true;
+    }
+    return false;
+}
+
 attn_json *attn_json_parse(const char *text, size_t len)
 {
-    if (memchr(text, '\0', len) != NULL)
+    if (has_nul(text, len))
         return NULL;
     /* cJSON wants a terminating NUL inside the length to tell trailing bytes from the end. */
     char *copy = malloc(len + 1);

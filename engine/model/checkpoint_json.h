@@ -12,7 +12,8 @@
 typedef struct cJSON attn_json;
 
 /* Parses one JSON object that fills `text` but for white space; NULL when it is anything else, has
- * a NUL byte or repeats a key of the top-level object. Owner: the caller, attn_json_free. */
+ * a NUL (escaped or not) or repeats a key of the top-level object.
+ * Owner: the caller, attn_json_free. */
 attn_json *attn_json_parse(const char *text, size_t len);
 void attn_json_free(attn_json *root);
 

@@ -1,19 +1,15 @@
-/* A text goes: added tokens out -> normalized -> normalized added tokens out ->
- * split into words -> BPE. Each stage hands its pieces to the next as it finds
- * them. */
+/* A text goes: added tokens out -> normalized -> normalized added tokens out -> split into words
+ * -> BPE. Each stage hands its pieces to the next as it finds them. */
 #include "engine/model/tokenizer.h"
 
+#include "engine/base/file.h"
 #include "engine/model/tokenizer_decode.h"
 #include "engine/model/tokenizer_split.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#define FILE_MAX ((size_t)256 << 20)
 #define TEMPLATE_IDS 16
 
 typedef struct token_info {
@@ -52,8 +48,7 @@ void attn_ids_free(attn_ids *ids)
     *ids = (attn_ids){0};
 }
 
-/* -----------------------------------------------------------------------
- * post_processor */
+/* ------------------------------------------------------------------------------- post_processor */
 
 /* Appends the ids of one special token of a template. */
 static attn_status read_template_token(const attn_reader *reader, const attn_json *specials,
@@ -116,8 +111,7 @@ static attn_status read_processor(const attn_reader *reader, const attn_json *no
         return attn_read_keys(reader, node, "post_processor ByteLevel",
                               "type add_prefix_space trim_offsets use_regex");
     if (strcmp(type, "TemplateProcessing") != 0)
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                         "%s: post_processor %.40s is not supported", reader->label, type);
+        return attn_read_fail_name(reader, "post_processor", type, "is not supported");
     if (*has_template)
         return attn_read_fail(reader, "post_processor", "has more than one TemplateProcessing");
     *has_template = true;
@@ -143,8 +137,7 @@ static attn_status read_processors(const attn_reader *reader, const attn_json *n
     return status;
 }
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 static attn_status fill_piece(attn_tokenizer *tokenizer, attn_match *match, token_info *info,
                               attn_error *err)
@@ -155,7 +148,7 @@ static attn_status fill_piece(attn_tokenizer *tokenizer, attn_match *match, toke
                            &tokenizer->pieces, &info->is_byte, err);
     size_t len = tokenizer->pieces.len - info->piece_at;
     if (status == ATTN_OK && len > UINT32_MAX)
-        status = attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+        status = attn_no_memory(err);
     info->piece_len = (uint32_t)len;
     return status;
 }
@@ -257,27 +250,12 @@ attn_tokenizer *attn_tokenizer_parse(const char *json, size_t len, const char *l
 
 attn_tokenizer *attn_tokenizer_open(const char *path, attn_error *err)
 {
-    attn_tokenizer *tokenizer = NULL;
-    struct stat info = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        attn_fail(err, ATTN_E_IO, NULL, "%s: %s", path, strerror(errno));
-        goto out;
-    }
-    if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-        attn_fail(err, ATTN_E_FORMAT, NULL, "%s: not a tokenizer", path);
-        goto out;
-    }
-    void *text = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (text == MAP_FAILED) {
-        attn_fail(err, ATTN_E_IO, NULL, "%s: %s", path, strerror(errno));
-        goto out;
-    }
-    tokenizer = attn_tokenizer_parse(text, (size_t)info.st_size, path, err);
-    munmap(text, (size_t)info.st_size);
-out:
-    if (fd >= 0)
-        close(fd);
+    char *text;
+    size_t len;
+    if (attn_read_file(path, FILE_MAX, &text, &len, err) != ATTN_OK)
+        return NULL;
+    attn_tokenizer *tokenizer = attn_tokenizer_parse(text, len, path, err);
+    attn_free(text);
     return tokenizer;
 }
 
@@ -295,8 +273,7 @@ void attn_tokenizer_close(attn_tokenizer *tokenizer)
     attn_free(tokenizer);
 }
 
-/* -------------------------------------------------------------------------------
- * lookup */
+/* --------------------------------------------------------------------------------------- lookup */
 
 size_t attn_tokenizer_size(const attn_tokenizer *tokenizer)
 {
@@ -350,8 +327,7 @@ const attn_decoder *attn_tokenizer_decoder(const attn_tokenizer *tokenizer)
     return &tokenizer->decoder;
 }
 
-/* -----------------------------------------------------------------------------
- * encoding */
+/* ------------------------------------------------------------------------------------- encoding */
 
 typedef struct encoder {
     const attn_tokenizer *tokenizer;
@@ -367,8 +343,7 @@ typedef struct encoder {
 static attn_status take_token(void *user, uint32_t id)
 {
     encoder *e = user;
-    return attn_ids_append(e->ids, id) ? ATTN_OK
-                                       : attn_fail(e->err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+    return attn_ids_append(e->ids, id) ? ATTN_OK : attn_no_memory(e->err);
 }
 
 static attn_status take_word(void *user, const char *word, size_t len, attn_error *err)
@@ -403,7 +378,7 @@ static attn_status take_raw(void *user, const char *text, size_t len, bool first
     if (!attn_normalizer_is_identity(e->tokenizer->normalizer)) {
         e->normal[0].len = 0;
         if (!attn_text_append(&e->normal[0], text, len))
-            return attn_fail(e->err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+            return attn_no_memory(e->err);
         attn_status status = attn_normalizer_apply(e->tokenizer->normalizer, !first || e->prefix,
                                                    e->match, e->normal, e->err);
         if (status != ATTN_OK)
@@ -418,7 +393,7 @@ static attn_status encode_text(encoder *e, const char *text, size_t len)
 {
     e->match = attn_match_create();
     if (e->match == NULL)
-        return attn_fail(e->err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+        return attn_no_memory(e->err);
     e->split = (attn_split_run){
         .splitter = e->tokenizer->splitter,
         .match = e->match,

@@ -1,6 +1,6 @@
-/* Of the tokens that begin at a place the longest counts, and the next is
- * looked for behind it. Their texts are sorted, so that the candidates at a
- * place are a range that narrows with every byte. */
+/* Of the tokens that begin at a place the longest counts, and the next is looked for behind it.
+ * Their texts are sorted, so that the candidates at a place are a range that narrows with every
+ * byte. */
 #include "engine/model/tokenizer_added.h"
 
 #include <stdlib.h>
@@ -30,8 +30,7 @@ struct attn_added {
     attn_pattern *word; /* one word character */
 };
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 static attn_status read_token(const attn_reader *reader, const attn_json *node,
                               attn_added_token *token)
@@ -124,13 +123,11 @@ static attn_status check_ids(const attn_reader *reader, const attn_added *added,
     attn_free(order);
     if (wrong == NULL)
         return ATTN_OK;
-    return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                     "%s: added token %.80s: it or its id stands for something else, too",
-                     reader->label, wrong->content);
+    return attn_read_fail_name(reader, "added token", wrong->content,
+                               "or its id stands for something else, too");
 }
 
-/* ------------------------------------------------------------------------------
- * needles */
+/* -------------------------------------------------------------------------------------- needles */
 
 static int compare_needles(const void *a, const void *b)
 {
@@ -151,7 +148,7 @@ static attn_status fill_needle(const attn_added_token *token, const attn_normali
     attn_text buffers[2] = {{0}, {0}};
     attn_status status = attn_text_append(&buffers[0], token->content, strlen(token->content))
                              ? ATTN_OK
-                             : attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+                             : attn_no_memory(err);
     if (status == ATTN_OK && token->normalized)
         status = attn_normalizer_apply(normalizer, true, match, buffers, err);
     attn_text_free(&buffers[1]);
@@ -238,11 +235,10 @@ const attn_added_token *attn_added_at(const attn_added *added, size_t index)
     return &added->tokens[index];
 }
 
-/* -----------------------------------------------------------------------------
- * matching */
+/* ------------------------------------------------------------------------------------- matching */
 
-/* First of needles[low, high), which agree in their first `depth` bytes and are
- * longer, whose next byte is at least `byte`. */
+/* First of needles[low, high), which agree in their first `depth` bytes and are longer, whose
+ * next byte is at least `byte`. */
 static size_t lower_bound(const needle_set *set, size_t low, size_t high, size_t depth,
                           unsigned byte)
 {

@@ -1,5 +1,4 @@
-/* tokenizer_added.h: added tokens: found in text as a whole, before anything
- * else is done to it. */
+/* tokenizer_added.h: added tokens: found in text as a whole, before anything else is done to it. */
 #ifndef ATTN_TOKENIZER_ADDED_H
 #define ATTN_TOKENIZER_ADDED_H
 
@@ -26,9 +25,8 @@ void attn_added_free(attn_added *added); /* NULL allowed */
 size_t attn_added_count(const attn_added *added);
 const attn_added_token *attn_added_at(const attn_added *added, size_t index);
 
-/* Cuts text into stretches without added tokens, which go to `stretch`, and
- * added tokens, which go to `token`, in order. `normalized` says which of the
- * two kinds of added tokens. */
+/* Cuts text into stretches without added tokens, which go to `stretch`, and added tokens, which
+ * go to `token`, in order. `normalized` says which of the two kinds of added tokens. */
 typedef struct attn_added_run {
     const attn_added *added;
     bool normalized;
@@ -39,8 +37,7 @@ typedef struct attn_added_run {
     attn_error *err;
 } attn_added_run;
 
-/* `first`: the text stands at the very start. Errors: those of the two
- * functions. */
+/* `first`: the text stands at the very start. Errors: those of the two functions. */
 ATTN_MUST_CHECK attn_status attn_added_split(const attn_added_run *run, const char *text,
                                              size_t len, bool first);
 

@@ -1,7 +1,6 @@
-/* Invariants: every token string lies in `bytes`, NUL-terminated, found by
- * `places[id]`; `slots` is an open hash table of ids by string, `merges` one of
- * pairs of ids, each at most half full. A merge's result is longer than either
- * part, so merging ends. */
+/* Invariants: every token string lies in `bytes`, NUL-terminated, found by `places[id]`; `slots`
+ * is an open hash table of ids by string, `merges` one of pairs of ids, each at most half full.
+ * A merge's result is longer than either part, so merging ends. */
 #include "engine/model/tokenizer_bpe.h"
 
 #include <stdio.h>
@@ -37,8 +36,7 @@ struct attn_bpe {
     bool has_unk, fuse_unk, byte_fallback, ignore_merges;
 };
 
-/* -------------------------------------------------------------------------------
- * tables */
+/* --------------------------------------------------------------------------------------- tables */
 
 static size_t hash_bytes(const char *bytes, size_t len)
 {
@@ -112,8 +110,7 @@ uint32_t attn_bpe_find(const attn_bpe *bpe, const char *token, size_t len)
     return *slot_of(bpe, token, len);
 }
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 static attn_status allocate_vocab(const attn_reader *reader, const attn_json *vocab, attn_bpe *bpe)
 {
@@ -156,9 +153,7 @@ static attn_status read_vocab(const attn_reader *reader, const attn_json *vocab,
         if (status != ATTN_OK)
             return status;
         if (*slot != ATTN_TOKEN_NONE || bpe->places[id].at != NO_PLACE)
-            return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                             "%s: token %.80s: it or its id is in the vocab twice", reader->label,
-                             token);
+            return attn_read_fail_name(reader, "token", token, "or its id is in the vocab twice");
         bpe->places[id] = (place){(uint32_t)bpe->bytes_len, (uint32_t)len};
         memcpy(bpe->bytes + bpe->bytes_len, token, len + 1);
         bpe->bytes_len += len + 1;
@@ -260,23 +255,20 @@ static attn_status refuse_field(const attn_reader *reader, const attn_json *mode
     if (node == NULL || attn_json_is_null(node) || (string != NULL && *string == '\0') ||
         (attn_json_number(node, &number) && number == 0))
         return ATTN_OK;
-    return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: model: %s is not supported",
-                     reader->label, key);
+    return attn_read_fail_name(reader, "model", key, "is not supported");
 }
 
 static attn_status read_model(const attn_reader *reader, const attn_json *model, attn_bpe *bpe)
 {
     static const char *const refused[] = {"dropout", "continuing_subword_prefix",
                                           "end_of_word_suffix"};
-    /* The type first: what is not BPE has other fields. It is absent in old
-   * files. */
+    /* The type first: what is not BPE has other fields. It is absent in old files. */
     const char *type = "BPE";
     attn_status status = ATTN_OK;
     if (attn_json_get(model, "type") != NULL)
         status = attn_read_string(reader, model, "model", "type", &type);
     if (status == ATTN_OK && strcmp(type, "BPE") != 0)
-        status = attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: model %.40s is not supported",
-                           reader->label, type);
+        status = attn_read_fail_name(reader, "model", type, "is not supported");
     if (status == ATTN_OK)
         status = attn_read_keys(reader, model, "model",
                                 "type dropout unk_token continuing_subword_prefix "
@@ -333,8 +325,7 @@ void attn_bpe_free(attn_bpe *bpe)
     attn_free(bpe);
 }
 
-/* -----------------------------------------------------------------------------
- * encoding */
+/* ------------------------------------------------------------------------------------- encoding */
 
 typedef struct attn_bpe_symbol {
     uint32_t id, prev, next; /* neighbours; id ATTN_TOKEN_NONE: merged into the one before */
@@ -428,8 +419,7 @@ static bool merge_all(word *w)
             continue;
         symbol *right = &symbols[left->next];
         const merge_rule *rule = find_rule(w->bpe, left->id, right->id);
-        /* One of the two has changed since; what it is now was queued when it
-     * changed. */
+        /* One of the two has changed since; what it is now was queued when it changed. */
         if (rule == NULL || rule->result != m.result)
             continue;
         left->id = m.result;
@@ -444,13 +434,7 @@ static bool merge_all(word *w)
     return true;
 }
 
-static attn_status no_memory(attn_error *err)
-{
-    return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
-}
-
-/* The tokens <0xNN> of a character that has none itself; false when one of them
- * is missing. */
+/* The tokens <0xNN> of a character that has none itself; false when one of them is missing. */
 static bool byte_ids(const attn_bpe *bpe, const char *bytes, size_t len, uint32_t ids[4])
 {
     for (size_t i = 0; i < len; i++) {
@@ -461,9 +445,8 @@ static bool byte_ids(const attn_bpe *bpe, const char *bytes, size_t len, uint32_
     return true;
 }
 
-/* Fills the word's symbols, one or more a character. An unknown token waits in
- * *unk until a known one follows, so that fuse_unk can make several one; bytes
- * do not count as known. */
+/* Fills the word's symbols, one or more a character. An unknown token waits in *unk until a
+ * known one follows, so that fuse_unk can make several one; bytes do not count as known. */
 static attn_status add_symbols(word *w, const char *text, size_t len, attn_error *err)
 {
     const attn_bpe *bpe = w->bpe;
@@ -489,7 +472,7 @@ static attn_status add_symbols(word *w, const char *text, size_t len, attn_error
     }
     if (ok && unk_waits)
         ok = add_symbol(w, bpe->unk);
-    return ok ? ATTN_OK : no_memory(err);
+    return ok ? ATTN_OK : attn_no_memory(err);
 }
 
 attn_status attn_bpe_encode(const attn_bpe *bpe, attn_bpe_scratch *scratch, const char *text,
@@ -500,16 +483,16 @@ attn_status attn_bpe_encode(const attn_bpe *bpe, attn_bpe_scratch *scratch, cons
         return attn_fail(err, ATTN_E_INVALID, "text", "the text is too long once normalized");
     uint32_t whole = bpe->ignore_merges ? attn_bpe_find(bpe, text, len) : ATTN_TOKEN_NONE;
     if (whole != ATTN_TOKEN_NONE)
-        return attn_ids_append(ids, whole) ? ATTN_OK : no_memory(err);
+        return attn_ids_append(ids, whole) ? ATTN_OK : attn_no_memory(err);
     attn_status status = add_symbols(&w, text, len, err);
     if (status != ATTN_OK)
         return status;
     if (!merge_all(&w))
-        return no_memory(err);
+        return attn_no_memory(err);
     for (uint32_t i = w.n_symbols > 0 ? 0 : NO_SYMBOL; i != NO_SYMBOL;
          i = scratch->symbols[i].next) {
         if (!attn_ids_append(ids, scratch->symbols[i].id))
-            return no_memory(err);
+            return attn_no_memory(err);
     }
     return ATTN_OK;
 }

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 static attn_status read_byte_level(const attn_reader *reader, const attn_json *node,
                                    attn_decoder *decoder)
@@ -81,8 +80,8 @@ static attn_status read_strip(const attn_reader *reader, const attn_json *node,
     return ATTN_OK;
 }
 
-/* Steps in the one order that makes sense, so that all but Strip can be done
- * token by token: Replace..., ByteFallback, Fuse, Strip. */
+/* Steps in the one order that makes sense, so that all but Strip can be done token by token:
+ * Replace..., ByteFallback, Fuse, Strip. */
 static attn_status read_steps(const attn_reader *reader, const attn_json *list,
                               attn_decoder *decoder)
 {
@@ -108,10 +107,8 @@ static attn_status read_steps(const attn_reader *reader, const attn_json *list,
         while (i < N_KINDS && strcmp(kinds[i].type, type) != 0)
             i++;
         if (i == N_KINDS || (i == STRIP && !fused))
-            return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                             "%s: decoder %.40s is not supported, or not in this place of a "
-                             "Sequence",
-                             reader->label, type);
+            return attn_read_fail_name(reader, "decoder", type,
+                                       "is not supported, or not in its place of a Sequence");
         next = kinds[i].repeats ? i : i + 1;
         fused |= i == FUSE;
         status = kinds[i].read(reader, each, decoder);
@@ -134,8 +131,7 @@ attn_status attn_decoder_read(const attn_reader *reader, const attn_json *node,
     if (strcmp(type, "Metaspace") == 0)
         return read_metaspace(reader, node, decoder);
     if (strcmp(type, "Sequence") != 0)
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: decoder %.40s is not supported",
-                         reader->label, type);
+        return attn_read_fail_name(reader, "decoder", type, "is not supported");
     status = attn_read_keys(reader, node, "decoder Sequence", "type decoders");
     if (status == ATTN_OK && !attn_json_is_array(attn_json_get(node, "decoders")))
         status = attn_read_fail(reader, "decoder Sequence", "has no list");
@@ -152,13 +148,7 @@ void attn_decoder_free(attn_decoder *decoder)
     decoder->n_replaces = 0;
 }
 
-/* -------------------------------------------------------------------------------
- * pieces */
-
-static attn_status no_memory(attn_error *err)
-{
-    return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
-}
+/* --------------------------------------------------------------------------------------- pieces */
 
 /* A token with a character that stands for no byte is taken as it is. */
 static attn_status byte_level_piece(const char *token, size_t len, attn_text *out, attn_error *err)
@@ -169,10 +159,10 @@ static attn_status byte_level_piece(const char *token, size_t len, attn_text *ou
         char as_char = (char)byte;
         if (byte < 0) {
             out->len = before;
-            return attn_text_append(out, token, len) ? ATTN_OK : no_memory(err);
+            return attn_text_append(out, token, len) ? ATTN_OK : attn_no_memory(err);
         }
         if (!attn_text_append(out, &as_char, 1))
-            return no_memory(err);
+            return attn_no_memory(err);
     }
     return ATTN_OK;
 }
@@ -184,7 +174,7 @@ static attn_status metaspace_piece(const attn_metaspace *space, const char *toke
         attn_utf8_decode(token + i, &used);
         bool is_mark = used == space->mark_len && memcmp(token + i, space->mark, used) == 0;
         if (!attn_text_append(out, is_mark ? " " : token + i, is_mark ? 1 : used))
-            return no_memory(err);
+            return attn_no_memory(err);
     }
     return ATTN_OK;
 }
@@ -201,7 +191,7 @@ static attn_status steps_piece(const attn_decoder *decoder, attn_match *match, c
                                size_t len, attn_text *out, bool *is_byte, attn_error *err)
 {
     attn_text buffers[2] = {{0}, {0}};
-    attn_status status = attn_text_append(&buffers[0], token, len) ? ATTN_OK : no_memory(err);
+    attn_status status = attn_text_append(&buffers[0], token, len) ? ATTN_OK : attn_no_memory(err);
     for (size_t i = 0; status == ATTN_OK && i < decoder->n_replaces; i++) {
         attn_text from = buffers[0];
         buffers[1].len = 0;
@@ -216,9 +206,9 @@ static attn_status steps_piece(const attn_decoder *decoder, attn_match *match, c
         hex_value(piece[3]) >= 0 && hex_value(piece[4]) >= 0 && piece[5] == '>') {
         char byte = (char)(hex_value(piece[3]) << 4 | hex_value(piece[4]));
         *is_byte = true;
-        status = attn_text_append(out, &byte, 1) ? ATTN_OK : no_memory(err);
+        status = attn_text_append(out, &byte, 1) ? ATTN_OK : attn_no_memory(err);
     } else if (status == ATTN_OK) {
-        status = attn_text_append(out, piece, n) ? ATTN_OK : no_memory(err);
+        status = attn_text_append(out, piece, n) ? ATTN_OK : attn_no_memory(err);
     }
     attn_text_free(&buffers[0]);
     attn_text_free(&buffers[1]);

@@ -24,20 +24,18 @@ typedef struct attn_decoder {
     size_t n_replaces;
 } attn_decoder;
 
-/* Reads the decoder, which must be there. Errors: FORMAT, NO_MEMORY; free it
- * all the same. */
+/* Reads the decoder, which must be there. Errors: FORMAT, NO_MEMORY; free it all the same. */
 ATTN_MUST_CHECK attn_status attn_decoder_read(const attn_reader *reader, const attn_json *node,
                                               attn_decoder *decoder);
 void attn_decoder_free(attn_decoder *decoder);
 
-/* Appends what a token stands for inside a text. *is_byte: it is one byte of a
- * ByteFallback run. Errors: INVALID, NO_MEMORY. */
+/* Appends what a token stands for inside a text. *is_byte: it is one byte of a ByteFallback run.
+ * Errors: INVALID, NO_MEMORY. */
 ATTN_MUST_CHECK attn_status attn_decoder_piece(const attn_decoder *decoder, attn_match *match,
                                                const char *token, size_t len, attn_text *out,
                                                bool *is_byte, attn_error *err);
 
-/* For the detokenizer: the decoder of a tokenizer, and whether a token is a
- * byte of a run. */
+/* For the detokenizer: the decoder of a tokenizer, and whether a token is a byte of a run. */
 const attn_decoder *attn_tokenizer_decoder(const attn_tokenizer *tokenizer);
 bool attn_tokenizer_is_byte(const attn_tokenizer *tokenizer, uint32_t id);
 

@@ -1,16 +1,10 @@
-/* Ids to text: incrementally (attn_detokenizer) and at once
- * (attn_tokenizer_decode). */
+/* Ids to text: incrementally (attn_detokenizer) and at once (attn_tokenizer_decode). */
 #include "engine/model/tokenizer.h"
 #include "engine/model/tokenizer_decode.h"
 
 #include <string.h>
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
-
-static attn_status no_memory(attn_error *err)
-{
-    return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
-}
 
 /* Whole characters, less what is stripped from the start of the text. */
 static bool emit(attn_detokenizer *state, const char *text, size_t len, attn_text *out)
@@ -34,8 +28,8 @@ static bool emit_replacements(attn_detokenizer *state, size_t n, attn_text *out)
     return ok;
 }
 
-/* Bytes of a byte-level token. Of bytes that are no UTF-8, each longest begin
- * of a character, or else each byte, becomes one U+FFFD. */
+/* Bytes of a byte-level token. Of bytes that are no UTF-8, each longest begin of a character, or
+ * else each byte, becomes one U+FFFD. */
 static bool push_bytes(attn_detokenizer *state, const char *bytes, size_t len, attn_text *out)
 {
     bool ok = true;
@@ -58,8 +52,7 @@ static bool push_bytes(attn_detokenizer *state, const char *bytes, size_t len, a
     return ok;
 }
 
-/* A byte of a ByteFallback run: the run is UTF-8 as a whole, or each of its
- * bytes is a U+FFFD. */
+/* A byte of a ByteFallback run: the run is UTF-8 as a whole, or each of its bytes is a U+FFFD. */
 static bool push_run_byte(attn_detokenizer *state, char byte, attn_text *out)
 {
     state->held[state->n_held++] = byte;
@@ -142,16 +135,16 @@ attn_status attn_detokenizer_push(attn_detokenizer *state, uint32_t id, attn_tex
                  : release(state, out) && emit(state, piece, len, out);
         break;
     }
-    return ok ? ATTN_OK : no_memory(err);
+    return ok ? ATTN_OK : attn_no_memory(err);
 }
 
 attn_status attn_detokenizer_flush(attn_detokenizer *state, attn_text *out, attn_error *err)
 {
-    return release(state, out) ? ATTN_OK : no_memory(err);
+    return release(state, out) ? ATTN_OK : attn_no_memory(err);
 }
 
-/* A run of byte tokens has ended: if it is no UTF-8, none of it stays, not even
- * whole characters. */
+/* A run of byte tokens has ended: if it is no UTF-8, none of it stays, not even whole
+ * characters. */
 static bool end_run(attn_detokenizer *state, size_t start, size_t n, attn_text *out)
 {
     bool broken = state->run_broken || state->n_held > 0, ok = release(state, out);
@@ -175,14 +168,14 @@ attn_status attn_tokenizer_decode(const attn_tokenizer *tokenizer, const uint32_
             run_start = run_n == 0 ? out->len : run_start;
             run_n++;
         } else if (run_n > 0) {
-            status = end_run(&state, run_start, run_n, out) ? ATTN_OK : no_memory(err);
+            status = end_run(&state, run_start, run_n, out) ? ATTN_OK : attn_no_memory(err);
             run_n = 0;
         }
         if (status == ATTN_OK)
             status = attn_detokenizer_push(&state, ids[i], out, err);
     }
     if (status == ATTN_OK && run_n > 0)
-        status = end_run(&state, run_start, run_n, out) ? ATTN_OK : no_memory(err);
+        status = end_run(&state, run_start, run_n, out) ? ATTN_OK : attn_no_memory(err);
     if (status == ATTN_OK)
         status = attn_detokenizer_flush(&state, out, err);
     if (status != ATTN_OK)

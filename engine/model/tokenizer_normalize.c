@@ -19,8 +19,7 @@ struct attn_normalizer {
     size_t n_steps;
 };
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 static attn_status read_step(const attn_reader *reader, const attn_json *node, const char *type,
                              step *to)
@@ -36,8 +35,7 @@ static attn_status read_step(const attn_reader *reader, const attn_json *node, c
         to->kind = STEP_REPLACE;
         keys = "type pattern content";
     } else {
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: normalizer %.40s is not supported",
-                         reader->label, type);
+        return attn_read_fail_name(reader, "normalizer", type, "is not supported");
     }
     status = attn_read_keys(reader, node, "normalizer", keys);
     if (status != ATTN_OK || to->kind == STEP_NFC)
@@ -115,8 +113,7 @@ bool attn_normalizer_is_identity(const attn_normalizer *normalizer)
     return normalizer->n_steps == 0;
 }
 
-/* ----------------------------------------------------------------------------------
- * NFC */
+/* ------------------------------------------------------------------------------------------ NFC */
 
 /* Nothing below U+0300 composes with anything or moves. */
 static bool is_nfc_at_sight(const attn_text *text)
@@ -133,9 +130,8 @@ static utf8proc_propval_t combining_class(utf8proc_int32_t c)
     return utf8proc_get_property(c)->combining_class;
 }
 
-/* Puts marks[0, n) in the order of their combining classes, equal ones as they
- * stood. A text may consist of marks alone, so this counts; utf8proc's own
- * exchange of neighbours is quadratic. */
+/* Puts marks[0, n) in the order of their combining classes, equal ones as they stood. A text may
+ * consist of marks alone, so this counts; utf8proc's own exchange of neighbours is quadratic. */
 static void sort_marks(utf8proc_int32_t *marks, size_t n, utf8proc_int32_t *scratch)
 {
     size_t place[257] = {0};
@@ -163,8 +159,7 @@ static void sort_all_marks(utf8proc_int32_t *chars, size_t n, utf8proc_int32_t *
     }
 }
 
-/* The canonical decomposition of text, appended to chars[0, room) or, when
- * NULL, only counted. */
+/* The canonical decomposition of text, appended to chars[0, room) or, when NULL, only counted. */
 static size_t decompose(const attn_text *text, utf8proc_int32_t *chars, size_t room)
 {
     size_t n = 0, used;
@@ -184,13 +179,11 @@ static size_t decompose(const attn_text *text, utf8proc_int32_t *chars, size_t r
 static attn_status to_nfc(const attn_text *from, attn_text *to, attn_error *err)
 {
     if (is_nfc_at_sight(from))
-        return attn_text_append(to, from->data, from->len)
-                   ? ATTN_OK
-                   : attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+        return attn_text_append(to, from->data, from->len) ? ATTN_OK : attn_no_memory(err);
     size_t n = decompose(from, NULL, 0);
     utf8proc_int32_t *chars = calloc(n, 2 * sizeof *chars);
     if (chars == NULL)
-        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+        return attn_no_memory(err);
     decompose(from, chars, n);
     sort_all_marks(chars, n, chars + n);
     utf8proc_ssize_t composed =
@@ -200,11 +193,10 @@ static attn_status to_nfc(const attn_text *from, attn_text *to, attn_error *err)
     for (size_t i = 0; ok && i < (size_t)composed; i++)
         ok = attn_text_append_char(to, (uint32_t)chars[i]);
     free(chars);
-    return ok ? ATTN_OK : attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+    return ok ? ATTN_OK : attn_no_memory(err);
 }
 
-/* -----------------------------------------------------------------------------
- * applying */
+/* ------------------------------------------------------------------------------------- applying */
 
 static attn_status apply_step(const step *s, bool prepend, attn_match *match, const attn_text *from,
                               attn_text *to, attn_error *err)
@@ -215,7 +207,7 @@ static attn_status apply_step(const step *s, bool prepend, attn_match *match, co
     case STEP_PREPEND:
         if ((prepend && from->len > 0 && !attn_text_append(to, s->content, strlen(s->content))) ||
             !attn_text_append(to, from->data, from->len))
-            return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+            return attn_no_memory(err);
         return ATTN_OK;
     case STEP_REPLACE:
         return attn_pattern_replace(s->pattern, match, from->data, from->len, s->content, to, err);

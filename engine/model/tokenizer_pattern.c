@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps of one match attempt. Linear expressions need a few per byte of text;
- * one that would explode is stopped after a fraction of a second. */
+/* Steps of one match attempt. Linear expressions need a few per byte of text; one that would
+ * explode is stopped after a fraction of a second. */
 #define MATCH_STEPS_MAX (5 * ATTN_TOKENIZER_TEXT_MAX)
+#define MATCH_KIB_MAX 65536u
 #define PATTERN_MAX 65536u
 
 struct attn_pattern {
@@ -19,8 +20,7 @@ struct attn_pattern {
     pcre2_match_context *limits;
 };
 
-/* ------------------------------------------------------------------- Oniguruma
- * to PCRE2 */
+/* --------------------------------------------------------------------------- Oniguruma to PCRE2 */
 
 typedef struct translation {
     const char *at; /* NUL-terminated */
@@ -38,9 +38,8 @@ static void put_string(translation *t, const char *string)
     put(t, string, strlen(string));
 }
 
-/* \p{..}: general categories are the same; PCRE2 takes a script's bare name to
- * include its extensions, Oniguruma does not. Returns what is wrong, or NULL.
- */
+/* \p{..}: general categories are the same; PCRE2 takes a script's bare name to include its
+ * extensions, Oniguruma does not. Returns what is wrong, or NULL. */
 static const char *translate_property(translation *t)
 {
     const char *name = t->at + 2;
@@ -65,8 +64,7 @@ static bool is_hex(char c)
     return c != '\0' && strchr("0123456789abcdefABCDEF", c) != NULL;
 }
 
-/* One escape. The classes are Oniguruma's for Unicode, which PCRE2's \s, \w and
- * \v are not. */
+/* One escape. The classes are Oniguruma's for Unicode, which PCRE2's \s, \w and \v are not. */
 static const char *translate_escape(translation *t, bool in_class)
 {
     static const char word[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
@@ -187,8 +185,7 @@ static const char *translate(translation *t)
     return NULL;
 }
 
-/* ---------------------------------------------------------------------------
- * life cycle */
+/* ----------------------------------------------------------------------------------- life cycle */
 
 static attn_status compile(const attn_reader *reader, const char *what, const attn_text *text,
                            attn_pattern *pattern)
@@ -204,6 +201,7 @@ static attn_status compile(const attn_reader *reader, const char *what, const at
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_max_pattern_length(context, PATTERN_MAX);
     pcre2_set_match_limit(pattern->limits, MATCH_STEPS_MAX);
+    pcre2_set_heap_limit(pattern->limits, MATCH_KIB_MAX);
     pattern->code = pcre2_compile((PCRE2_SPTR)text->data, text->len,
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE,
                                   &problem, &offset, context);
@@ -288,8 +286,7 @@ bool attn_pattern_is_regex(const attn_pattern *pattern)
     return pattern->literal == NULL;
 }
 
-/* -----------------------------------------------------------------------------
- * matching */
+/* ------------------------------------------------------------------------------------- matching */
 
 attn_match *attn_match_create(void)
 {
@@ -321,21 +318,29 @@ static attn_status next_literal(attn_matches *walk, bool *found)
     return ATTN_OK;
 }
 
+static int match_at(const attn_matches *walk, uint32_t options)
+{
+    return pcre2_match(walk->pattern->code, (PCRE2_SPTR)walk->text, walk->len, walk->from,
+                       PCRE2_NO_UTF_CHECK | options, walk->match, walk->pattern->limits);
+}
+
 attn_status attn_matches_next(attn_matches *walk, bool *found, attn_error *err)
 {
     if (walk->pattern->literal != NULL)
         return next_literal(walk, found);
     *found = false;
     while (walk->from <= walk->len) {
-        int n = pcre2_match(walk->pattern->code, (PCRE2_SPTR)walk->text, walk->len, walk->from,
-                            PCRE2_NO_UTF_CHECK, walk->match, walk->pattern->limits);
+        int n = match_at(walk, 0);
+        /* Generated code has little stack for repeated groups; the interpreter takes memory. */
+        if (n == PCRE2_ERROR_JIT_STACKLIMIT)
+            n = match_at(walk, PCRE2_NO_JIT);
         if (n == PCRE2_ERROR_NOMATCH)
             return ATTN_OK;
         if (n == PCRE2_ERROR_NOMEMORY)
-            return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+            return attn_no_memory(err);
         if (n < 0)
             return attn_fail(err, ATTN_E_INVALID, "text",
-                             "the tokenizer's split pattern needs too many steps for this text");
+                             "a pattern of the tokenizer needs too many steps for this text");
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(walk->match);
         walk->start = range[0];
         walk->end = range[1];
@@ -365,7 +370,7 @@ attn_status attn_pattern_replace(const attn_pattern *pattern, attn_match *match,
         size_t end = found ? walk.start : len;
         if (!attn_text_append(out, text + copied, end - copied) ||
             (found && !attn_text_append(out, content, content_len)))
-            return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+            return attn_no_memory(err);
         if (!found)
             return ATTN_OK;
         copied = walk.end;

@@ -10,6 +10,20 @@ attn_status attn_read_fail(const attn_reader *reader, const char *what, const ch
                      problem);
 }
 
+attn_status attn_read_fail_name(const attn_reader *reader, const char *kind, const char *name,
+                                const char *problem)
+{
+    char shown[64];
+    attn_printable(name, shown, sizeof shown);
+    return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: %s %s %s", reader->label, kind, shown,
+                     problem);
+}
+
+attn_status attn_no_memory(attn_error *err)
+{
+    return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
+}
+
 attn_status attn_read_no_memory(const attn_reader *reader)
 {
     return attn_fail(reader->err, ATTN_E_NO_MEMORY, NULL, "%s: out of memory", reader->label);
@@ -38,12 +52,9 @@ attn_status attn_read_keys(const attn_reader *reader, const attn_json *object, c
     for (const attn_json *child = attn_json_first(object); child; child = attn_json_next(child)) {
         int index = key_index(keys, attn_json_key(child));
         if (index < 0)
-            return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                             "%s: %.80s: field %.40s is not supported", reader->label, what,
-                             attn_json_key(child));
+            return attn_read_fail_name(reader, what, attn_json_key(child), "is not supported");
         if (seen >> index & 1)
-            return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: %.80s: %s is there twice",
-                             reader->label, what, attn_json_key(child));
+            return attn_read_fail_name(reader, what, attn_json_key(child), "is there twice");
         seen |= 1u << index;
     }
     return ATTN_OK;
@@ -54,8 +65,7 @@ attn_status attn_read_optional_bool(const attn_reader *reader, const attn_json *
 {
     const attn_json *node = attn_json_get(object, key);
     if (node != NULL && !attn_json_bool(node, value))
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: %.80s: %s is not a boolean",
-                         reader->label, what, key);
+        return attn_read_fail_name(reader, what, key, "is not a boolean");
     return ATTN_OK;
 }
 
@@ -63,8 +73,7 @@ attn_status attn_read_bool(const attn_reader *reader, const attn_json *object, c
                            const char *key, bool *value)
 {
     if (attn_json_get(object, key) == NULL)
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: %.80s: %s is missing",
-                         reader->label, what, key);
+        return attn_read_fail_name(reader, what, key, "is missing");
     return attn_read_optional_bool(reader, object, what, key, value);
 }
 
@@ -73,8 +82,7 @@ attn_status attn_read_string(const attn_reader *reader, const attn_json *object,
 {
     *value = attn_json_string(attn_json_get(object, key));
     if (*value == NULL)
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                         "%s: %.80s: %s is missing or not a string", reader->label, what, key);
+        return attn_read_fail_name(reader, what, key, "is missing or not a string");
     return ATTN_OK;
 }
 
@@ -83,9 +91,8 @@ attn_status attn_read_id(const attn_reader *reader, const attn_json *number, con
 {
     uint64_t value;
     if (!attn_json_u64(number, &value) || value >= ATTN_TOKENIZER_IDS_MAX)
-        return attn_fail(reader->err, ATTN_E_FORMAT, NULL,
-                         "%s: token %.80s: its id is not an integer below %u", reader->label, token,
-                         ATTN_TOKENIZER_IDS_MAX);
+        return attn_read_fail_name(reader, "token", token,
+                                   "has an id that is no integer or too large");
     *id = (uint32_t)value;
     return ATTN_OK;
 }

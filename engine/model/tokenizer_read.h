@@ -1,8 +1,8 @@
-/* tokenizer_read.h: reads the fields of tokenizer.json; what is wrong or
- * unknown is refused by name.
+/* tokenizer_read.h: reads the fields of tokenizer.json; what is wrong or unknown is refused by
+ * name.
  *
- * In every function `what` names the object in errors ("model", "pre_tokenizer
- * ByteLevel"). Errors: FORMAT. */
+ * In every function `what` names the object in errors ("model", "pre_tokenizer ByteLevel").
+ * Errors: FORMAT. */
 #ifndef ATTN_TOKENIZER_READ_H
 #define ATTN_TOKENIZER_READ_H
 
@@ -16,10 +16,15 @@ typedef struct attn_reader {
 
 /* Fails with "<label>: <what> <problem>". */
 attn_status attn_read_fail(const attn_reader *reader, const char *what, const char *problem);
+/* The same with "<label>: <kind> <name> <problem>"; `name` comes from the file. */
+attn_status attn_read_fail_name(const attn_reader *reader, const char *kind, const char *name,
+                                const char *problem);
 attn_status attn_read_no_memory(const attn_reader *reader);
+/* NO_MEMORY outside reading. */
+attn_status attn_no_memory(attn_error *err);
 
-/* Refuses what is not an object, a key that is not one of the space-separated
- * `keys`, and a repeated key. */
+/* Refuses what is not an object, a key that is not one of the space-separated `keys`, and a
+ * repeated key. */
 ATTN_MUST_CHECK attn_status attn_read_keys(const attn_reader *reader, const attn_json *object,
                                            const char *what, const char *keys);
 /* A boolean that must be there. */

@@ -1,6 +1,5 @@
-/* Steps follow one another depth first: a step hands each of its pieces to the
- * next as it finds it, and the last one hands out words. The depth is the
- * number of steps, whatever the text. */
+/* Steps follow one another depth first: a step hands each of its pieces to the next as it finds
+ * it, and the last one hands out words. The depth is the number of steps, whatever the text. */
 #include "engine/model/tokenizer_split.h"
 
 #include <string.h>
@@ -27,8 +26,7 @@ struct attn_splitter {
     size_t n_steps;
 };
 
-/* ---------------------------------------------------------------------------
- * byte level */
+/* ----------------------------------------------------------------------------------- byte level */
 
 static bool stands_for_itself(uint32_t c)
 {
@@ -53,8 +51,7 @@ int attn_byte_level_byte(uint32_t c)
     return (int)(n < 33 ? n : n < 67 ? n - 33 + 0x7f : 0xad);
 }
 
-/* ------------------------------------------------------------------------------
- * reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 /* GPT-2's, which ByteLevel applies when use_regex is true. */
 static const char byte_level_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| "
@@ -162,8 +159,7 @@ static attn_status read_step(const attn_reader *reader, const attn_json *node, s
         if (strcmp(kinds[i].type, type) == 0)
             return kinds[i].read(reader, node, to);
     }
-    return attn_fail(reader->err, ATTN_E_FORMAT, NULL, "%s: pre_tokenizer %.40s is not supported",
-                     reader->label, type);
+    return attn_read_fail_name(reader, "pre_tokenizer", type, "is not supported");
 }
 
 /* One pre-tokenizer or a Sequence of such; Sequences do not nest. */
@@ -212,8 +208,7 @@ void attn_splitter_free(attn_splitter *splitter)
     attn_free(splitter);
 }
 
-/* ------------------------------------------------------------------------------
- * cutting */
+/* -------------------------------------------------------------------------------------- cutting */
 
 static attn_status run_step(attn_split_run *run, size_t index, const char *text, size_t len,
                             bool first);
@@ -229,11 +224,6 @@ typedef struct cut {
     bool pending; /* text[start, end) waits for what comes next */
     size_t start, end;
 } cut;
-
-static attn_status no_memory(const attn_split_run *run)
-{
-    return attn_fail(run->err, ATTN_E_NO_MEMORY, NULL, "out of memory");
-}
 
 /* Writes bytes as the characters that stand for them. */
 static bool to_byte_level(attn_text *to, const char *bytes, size_t len)
@@ -257,7 +247,7 @@ static attn_status hand_on(const cut *c, size_t start, size_t end)
     if (c->step->kind == STEP_BYTE_LEVEL) {
         attn_text *bytes = &c->run->scratch[c->index][1];
         if (!to_byte_level(bytes, text, len))
-            return no_memory(c->run);
+            return attn_no_memory(c->run->err);
         text = bytes->data;
         len = bytes->len;
     }
@@ -271,8 +261,7 @@ static attn_status hand_on_pending(cut *c)
     return pending ? hand_on(c, c->start, c->end) : ATTN_OK;
 }
 
-/* Takes the next stretch of text: all of a match, or all between two matches.
- */
+/* Takes the next stretch of text: all of a match, or all between two matches. */
 static attn_status take(cut *c, size_t start, size_t end, bool is_match)
 {
     bool joins = false, waits = true;
@@ -328,8 +317,7 @@ static attn_status cut_up(cut *c, size_t len)
     }
 }
 
-/* Whether the text gets a mark before it, where the step says so and it has
- * none. */
+/* Whether the text gets a mark before it, where the step says so and it has none. */
 static bool wants_mark(const attn_split_run *run, const step *s, bool first)
 {
     switch (s->space.prepend) {
@@ -343,8 +331,7 @@ static bool wants_mark(const attn_split_run *run, const step *s, bool first)
     return false;
 }
 
-/* Writes the text with marks for spaces, and one before it when `mark_first`.
- */
+/* Writes the text with marks for spaces, and one before it when `mark_first`. */
 static bool write_marked(attn_text *to, const step *s, const char *text, size_t len,
                          bool mark_first)
 {
@@ -376,7 +363,7 @@ static attn_status run_step(attn_split_run *run, size_t index, const char *text,
     if (s->kind == STEP_METASPACE || mark_first) {
         attn_text *marked = &run->scratch[index][0];
         if (!write_marked(marked, s, text, len, mark_first))
-            return no_memory(run);
+            return attn_no_memory(run->err);
         text = marked->data;
         len = marked->len;
     }

@@ -60,8 +60,7 @@ size_t attn_utf8_prefix(const char *bytes, size_t n)
         len = 3;
     else
         len = 4;
-    /* The second byte keeps out overlong forms, surrogates and what lies past
-   * U+10FFFF. */
+    /* The second byte keeps out overlong forms, surrogates and what lies past U+10FFFF. */
     if (p[0] == 0xe0)
         low = 0xa0;
     else if (p[0] == 0xed)
