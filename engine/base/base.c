@@ -28,6 +28,9 @@ attn_status attn_fail(attn_error *err, attn_status status, const char *param, co
     va_start(args, format);
     vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
+    /* Names of files and tensors may hold anything; the message is one line. */
+    for (char *c = err->message; *c != '\0'; c++)
+        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
     return status;
 }
 
