@@ -82,11 +82,13 @@ static attn_status load_models(attn_engine *engine, const attn_options *options,
     }
     for (size_t i = 0; status == ATTN_OK && i < engine->n_models; i++) {
         attn_served_model *served = &engine->models[i];
-        size_t kv = ATTN_PAGE_POSITIONS * attn_model_kv_bytes(served->model);
         size_t inputs = ATTN_PAGE_POSITIONS * attn_config_input_bytes(&served->model->config);
-        for (size_t keep = 0; status == ATTN_OK && keep < 2; keep++) {
-            served->pages[keep] = attn_arena_add_class(engine->arena, kv, keep ? inputs : 0, err);
-            status = served->pages[keep] == NULL ? ATTN_E_NO_MEMORY : ATTN_OK;
+        for (size_t k = 0; status == ATTN_OK && k < (size_t)ATTN_DTYPES * 2; k++) {
+            size_t dtype = k / 2, keep = k % 2;
+            size_t kv = ATTN_PAGE_POSITIONS * attn_model_kv_bytes(served->model, (attn_dtype)dtype);
+            served->pages[dtype][keep] =
+                attn_arena_add_class(engine->arena, kv, keep ? inputs : 0, err);
+            status = served->pages[dtype][keep] == NULL ? ATTN_E_NO_MEMORY : ATTN_OK;
         }
     }
     return status;
@@ -212,10 +214,12 @@ void attn_model_get(const attn_engine *engine, size_t index, attn_model_info *in
         .weights_dtype = model->weights_dtype,
         .n_parameters = model->n_parameters,
         .weights_bytes = model->weights_bytes,
-        .kv_bytes_per_position = attn_page_kv_bytes(served->pages[1]) / ATTN_PAGE_POSITIONS,
-        .input_bytes_per_position = attn_page_inputs_bytes(served->pages[1]) / ATTN_PAGE_POSITIONS,
+        .input_bytes_per_position = attn_config_input_bytes(c),
         .n_sessions = model->n_sessions,
     };
+    for (int dtype = 0; dtype < ATTN_DTYPES; dtype++)
+        info->kv_bytes_by_dtype[dtype] = attn_model_kv_bytes(model, (attn_dtype)dtype);
+    info->kv_bytes_per_position = info->kv_bytes_by_dtype[ATTN_F32];
 }
 
 ptrdiff_t attn_model_find(const attn_engine *engine, const char *name)
@@ -386,7 +390,7 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
     if (status != ATTN_OK)
         return status;
     attn_session *fork = attn_session_new(as, session->model, engine->arena, session->pages,
-                                          session->keep_inputs, session->ttl_s);
+                                          session->kv_dtype, session->keep_inputs, session->ttl_s);
     if (fork == NULL) {
         attn_arena_unreserve(engine->arena, record);
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");

@@ -8,10 +8,10 @@
 
 struct attn_scheduler;
 
-/* A served model and the page classes of its sessions, by "inputs kept". */
+/* A served model and the page classes of its sessions, by cache dtype and "inputs kept". */
 typedef struct attn_served_model {
     attn_model *model;
-    attn_page_class *pages[2];
+    attn_page_class *pages[ATTN_DTYPES][2];
 } attn_served_model;
 
 struct attn_engine {

@@ -16,7 +16,8 @@ uint64_t attn_session_record_bytes(const attn_model *model)
 }
 
 attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *arena,
-                               attn_page_class *pages, bool keep_inputs, uint32_t ttl_s)
+                               attn_page_class *pages, attn_dtype kv_dtype, bool keep_inputs,
+                               uint32_t ttl_s)
 {
     attn_session *session = attn_alloc(1, sizeof *session);
     float *last_output = attn_alloc(model->config.hidden_size, sizeof *last_output);
@@ -29,6 +30,7 @@ attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *ar
     session->model = model;
     session->arena = arena;
     session->pages = pages;
+    session->kv_dtype = kv_dtype;
     session->keep_inputs = keep_inputs;
     session->ttl_s = ttl_s;
     session->created_s = attn_unix_s();
@@ -84,22 +86,17 @@ static bool last_page_is_shared(const attn_session *session)
 }
 
 /* Copies the first n positions of a page: only these are settled; others may be being written. */
-static void copy_positions(const attn_session *session, float *to, const float *from, size_t n)
+static void copy_positions(const attn_session *session, void *to, const void *from, size_t n)
 {
     const attn_config *c = &session->model->config;
-    const size_t head_dim = c->head_dim, block = 2 * ATTN_PAGE_POSITIONS * head_dim;
+    const size_t block = attn_block_bytes(session->kv_dtype, c->head_dim);
     const size_t n_blocks = (size_t)c->num_hidden_layers * c->num_key_value_heads;
-    for (size_t b = 0; b < n_blocks; b++) {
-        const float *k = from + b * block, *v = k + ATTN_PAGE_POSITIONS * head_dim;
-        for (size_t i = 0; i < head_dim; i++)
-            memcpy(to + b * block + i * ATTN_PAGE_POSITIONS, k + i * ATTN_PAGE_POSITIONS,
-                   n * sizeof *k);
-        memcpy(to + b * block + ATTN_PAGE_POSITIONS * head_dim, v, n * head_dim * sizeof *v);
-    }
-    if (session->keep_inputs) {
-        size_t kv_floats = attn_page_kv_bytes(session->pages) / sizeof(float);
-        memcpy(to + kv_floats, from + kv_floats, n * attn_config_input_bytes(c));
-    }
+    for (size_t b = 0; b < n_blocks; b++)
+        attn_block_copy(session->kv_dtype, c->head_dim, (char *)to + b * block,
+                        (const char *)from + b * block, n);
+    if (session->keep_inputs)
+        memcpy((char *)to + n_blocks * block, (const char *)from + n_blocks * block,
+               n * attn_config_input_bytes(c));
 }
 
 /* A page of the caller's own with the first n positions of page `id`. */

@@ -13,15 +13,15 @@
  * is never shared. After a truncate the last page may be a shared one: it is copied before the next
  * position is written, and attn_session_reserve counts that copy.
  *
- * Page layout, f32: [layer][kv_head]{ K [head_dim][16], V [16][head_dim] }, then, when inputs are
- * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32. K stands transposed, after RoPE, so that the lanes of a vector
- * are the keys of a page; V stands in rows, so that the lanes are its elements.
+ * Page layout: a block (block.h) for each [layer][kv_head], K after RoPE; then, when inputs are
+ * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32.
  */
 #ifndef ATTN_SESSION_H
 #define ATTN_SESSION_H
 
 #include "engine/base/base.h"
 #include "engine/cache/arena.h"
+#include "engine/cache/block.h"
 #include "engine/model/model.h"
 
 struct attn_job;
@@ -66,7 +66,8 @@ uint64_t attn_session_record_bytes(const attn_model *model);
  * an existing reservation of attn_session_record_bytes. NULL when out of memory (the reservation
  * then stands). Owner: attn_session_free. */
 attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *arena,
-                               attn_page_class *pages, bool keep_inputs, uint32_t ttl_s);
+                               attn_page_class *pages, attn_dtype kv_dtype, bool keep_inputs,
+                               uint32_t ttl_s);
 /* Returns everything to the arena. */
 void attn_session_free(attn_session *session);
 
@@ -94,17 +95,19 @@ ATTN_MUST_CHECK attn_status attn_session_share(attn_session *session, bool held,
 /* Pages that others hold too. Any thread that has a reference. Cost: the page table. */
 uint64_t attn_session_shared_pages(attn_session *session);
 
-/* K and V of a KV head in the page that holds `position`: K at [i * 16 + position % 16], V at
- * [(position % 16) * head_dim + i]. */
 static inline float *attn_session_page(const attn_session *session, uint64_t position)
 {
     return attn_page_data(session->pages, session->page_table[position / ATTN_PAGE_POSITIONS]);
 }
 
-/* The offset in floats of a (layer, kv head) block's K in a page; its V follows 16 head_dim later. */
-static inline size_t attn_page_block(const attn_config *c, size_t layer, size_t kv_head)
+/* Keys and values of a layer and KV head in the page that holds `position`. */
+static inline void *attn_session_block(const attn_session *session, uint64_t position, size_t layer,
+                                       size_t kv_head)
 {
-    return (layer * c->num_key_value_heads + kv_head) * 2 * ATTN_PAGE_POSITIONS * c->head_dim;
+    const attn_config *c = &session->model->config;
+    size_t index = layer * c->num_key_value_heads + kv_head;
+    return (char *)attn_session_page(session, position) +
+           index * attn_block_bytes(session->kv_dtype, c->head_dim);
 }
 
 /* The kept input of a position: a row [hidden_size], or in a decoder a token id. */

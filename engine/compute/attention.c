@@ -149,38 +149,37 @@ static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
-/* Asks for a K or V block of a page before it is needed. The hardware's own prefetching stops at
+/* Asks for `bytes` of a page before they are needed. The hardware's own prefetching stops at
  * system pages, and decode waits for memory more than it computes. */
-static void prefetch(const float *values, size_t head_dim)
+static void prefetch(const void *from, size_t bytes)
 {
-    for (size_t i = 0; i < head_dim; i++)
-        __builtin_prefetch(values + i * ATTN_PAGE_POSITIONS, 0, 2);
+    for (size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)from + at, 0, 2);
 }
 
 /* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
  * then the last pages row by row, since each row ends at another key. */
 static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
-                        uint64_t first_key, const float *const *v_pages, const float *weights,
-                        float *o)
+                        uint64_t first_key, const void *const *kv, const float *weights, float *o)
 {
     const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
+    const attn_dtype dtype = q->session->kv_dtype;
+    const size_t half = attn_block_bytes(dtype, head_dim) / 2;
     size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
     const uint64_t next_key = first_key + ATTN_SEGMENT, end_key = block_keys(a, b);
     for (size_t p = 0; p < common; p++) {
         uint64_t ahead = next_key + p * ATTN_PAGE_POSITIONS;
         if (m <= PREFETCH_VECTORS && ahead < end_key)
-            prefetch(attn_session_page(q->session, ahead) +
-                         attn_page_block(&a->model->config, a->layer, b->kv_head),
-                     head_dim);
-        a->kernels->mix(m, ATTN_PAGE_POSITIONS, head_dim, weights + p * ATTN_PAGE_POSITIONS,
-                        ATTN_SEGMENT, v_pages[p], o);
+            prefetch(attn_session_block(q->session, ahead, a->layer, b->kv_head), half);
+        a->kernels->mix[dtype](m, ATTN_PAGE_POSITIONS, head_dim, weights + p * ATTN_PAGE_POSITIONS,
+                               ATTN_SEGMENT, kv[p], o);
     }
     for (size_t row = 0; row < b->n_rows; row++) {
         size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads;
         for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += ATTN_PAGE_POSITIONS) {
             size_t count = n - key < ATTN_PAGE_POSITIONS ? n - key : ATTN_PAGE_POSITIONS;
-            a->kernels->mix(b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
-                            ATTN_SEGMENT, v_pages[key / ATTN_PAGE_POSITIONS], o + r * head_dim);
+            a->kernels->mix[dtype](b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
+                                   ATTN_SEGMENT, kv[key / ATTN_PAGE_POSITIONS], o + r * head_dim);
         }
     }
 }
@@ -195,13 +194,12 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     const uint64_t first_key = (uint64_t)segment * ATTN_SEGMENT;
     const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
     const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
-    const size_t k_offset = attn_page_block(c, a->layer, b->kv_head);
-    const float *k_pages[SEGMENT_PAGES], *v_pages[SEGMENT_PAGES];
-    for (size_t p = 0; p < n_pages; p++) {
-        const float *page = attn_session_page(q->session, first_key + p * ATTN_PAGE_POSITIONS);
-        k_pages[p] = page + k_offset;
-        v_pages[p] = k_pages[p] + ATTN_PAGE_POSITIONS * head_dim;
-    }
+    const attn_dtype dtype = q->session->kv_dtype;
+    const size_t half = attn_block_bytes(dtype, head_dim) / 2;
+    const void *kv[SEGMENT_PAGES];
+    for (size_t p = 0; p < n_pages; p++)
+        kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
+                                   b->kv_head);
     for (size_t row = 0; row < b->n_rows; row++)
         memcpy(s->q + row * b->n_heads * head_dim,
                q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
@@ -209,9 +207,9 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     for (size_t p = 0, n; p < n_pages; p += n) {
         n = n_pages - p < SCORE_PAGES ? n_pages - p : SCORE_PAGES;
         for (size_t i = 0; m <= PREFETCH_VECTORS && i < n; i++)
-            prefetch(v_pages[p + i], head_dim);
-        a->kernels->scores(m, head_dim, a->model->score_scale, s->q, k_pages + p, n,
-                           s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
+            prefetch((const char *)kv[p + i] + half, half);
+        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, n,
+                                  s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
     }
     for (size_t r = 0; r < m; r++) {
         size_t row = r / b->n_heads, n = row_keys(q, b, row, first_key);
@@ -221,7 +219,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
             q->overflow[b->first_row + row] = true;
     }
     memset(out->o, 0, m * head_dim * sizeof *out->o);
-    mix_segment(a, q, b, first_key, v_pages, s->scores, out->o);
+    mix_segment(a, q, b, first_key, kv, s->scores, out->o);
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */

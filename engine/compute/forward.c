@@ -118,14 +118,11 @@ static bool place_row(const attn_forward *f, size_t r)
     if (span->read_only)
         return finite;
     const size_t slot = f->rows[r].position % ATTN_PAGE_POSITIONS;
-    float *page = attn_session_page(span->session, f->rows[r].position);
-    for (size_t h = 0; h < c->num_key_value_heads; h++) {
-        float *k_page = page + attn_page_block(c, f->layer, h);
-        float *v_page = k_page + ATTN_PAGE_POSITIONS * head_dim;
-        for (size_t i = 0; i < head_dim; i++)
-            k_page[i * ATTN_PAGE_POSITIONS + slot] = k[h * head_dim + i];
-        memcpy(v_page + slot * head_dim, v + h * head_dim, head_dim * sizeof *v);
-    }
+    for (size_t h = 0; h < c->num_key_value_heads; h++)
+        finite &=
+            attn_block_write(span->session->kv_dtype, head_dim,
+                             attn_session_block(span->session, f->rows[r].position, f->layer, h),
+                             slot, k + h * head_dim, v + h * head_dim);
     return finite;
 }
 

@@ -37,12 +37,13 @@ typedef struct attn_kernels {
     void (*matmul[ATTN_DTYPES])(size_t m, size_t n, size_t k, const float *x, size_t ldx,
                                 const void *panel, float *y, size_t ldy);
 
-    /* Scaled scores of query vectors against whole pages of keys:
-     * s[r][16 p + j] = scale * sum over i of q[r][i] * pages[p][i][j].
-     * Shapes: q [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS; pages: n_pages pointers to
-     * [head_dim, 16]; s [m, 16 n_pages] rows `lds` apart. */
-    void (*scores)(size_t m, size_t head_dim, float scale, const float *q,
-                   const float *const *pages, size_t n_pages, float *s, size_t lds);
+    /* Scaled scores of query vectors against whole pages of keys, by the cache's dtype:
+     * s[r][16 p + j] = (sum over i of q[r][i] * K_p[i][j]) * scale; with q8 the sum is multiplied
+     * by the key's scale first. Elements are widened to f32 exactly.
+     * Shapes: q [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS; blocks: n_pages pointers to blocks
+     * (cache/block.h); s [m, 16 n_pages] rows `lds` apart. */
+    void (*scores[ATTN_DTYPES])(size_t m, size_t head_dim, float scale, const float *q,
+                                const void *const *blocks, size_t n_pages, float *s, size_t lds);
 
     /* Softmax of one row, unnormalised, in place: s[i] <- exp(s[i] - max), *max, *sum.
      * Shapes: s [n], n >= 1; whole vectors of 16 are read and written, so s has room for n rounded
@@ -50,11 +51,12 @@ typedef struct attn_kernels {
      * Returns false when any s[i] was infinite or NaN. */
     bool (*softmax)(size_t n, float *s, float *max, float *sum);
 
-    /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * v[j][c], j in order.
-     * Shapes: p [m, n] rows `ldp` apart, v [n, head_dim] contiguous, n <= 16, o [m, head_dim]
+    /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * V[j][c], j in order; with q8
+     * p[r][j] is multiplied by the value's scale first.
+     * Shapes: p [m, n] rows `ldp` apart, n <= 16 the first positions of the block, o [m, head_dim]
      * contiguous, m <= ATTN_QUERY_ROWS. */
-    void (*mix)(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp, const float *v,
-                float *o);
+    void (*mix[ATTN_DTYPES])(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
+                             const void *block, float *o);
 
     /* y[i] = y[i] + x[i]. */
     void (*add)(size_t n, const float *x, float *y);
@@ -88,10 +90,6 @@ const attn_kernels *attn_kernels_select(const char *name);
 
 /* exp(x) for x <= 0, the bits that softmax computes. */
 float attn_exp(float x);
-
-/* A 16-bit float's value, exactly, whatever the thread's mode. */
-float attn_bf16_value(uint16_t bits);
-float attn_f16_value(uint16_t bits);
 
 /* Sets the floating-point mode (flush subnormals to zero, read them as zero, round to nearest).
  * Each thread that computes calls it once. */

@@ -2,37 +2,12 @@
  * fmaf is one rounding, in hardware where the processor has it and exact in libm where not. */
 #include "engine/compute/kernels.h"
 
+#include "engine/base/half.h"
+#include "engine/cache/block.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-float attn_bf16_value(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-float attn_f16_value(uint16_t bits)
-{
-    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = bits >> 10 & 31;
-    uint32_t mantissa = bits & 0x3ffu, wide;
-    if (exponent == 31) {
-        wide = sign | 0x7f800000u | mantissa << 13;
-    } else if (exponent != 0) {
-        wide = sign | (exponent + 112) << 23 | mantissa << 13;
-    } else if (mantissa == 0) {
-        wide = sign;
-    } else {
-        /* A subnormal half is a normal float: shift its leading one into place. */
-        uint32_t shift = (uint32_t)__builtin_clz(mantissa) - 21;
-        wide = sign | (113 - shift) << 23 | (mantissa << shift & 0x3ffu) << 13;
-    }
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
 
 /* Element `at` of a panel that is not q8. */
 static inline float element(attn_dtype dtype, const void *panel, size_t at)
@@ -96,20 +71,65 @@ static void scalar_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_
     }
 }
 
-static void scalar_scores(size_t m, size_t head_dim, float scale, const float *q,
-                          const float *const *pages, size_t n_pages, float *s, size_t lds)
+static inline float cache_element(attn_dtype dtype, const void *array, size_t at)
+{
+    return dtype == ATTN_Q8 ? (float)((const int8_t *)array)[at] : element(dtype, array, at);
+}
+
+static inline void scores(attn_dtype dtype, size_t m, size_t head_dim, float scale, const float *q,
+                          const void *const *blocks, size_t n_pages, float *s, size_t lds)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t p = 0; p < n_pages; p++) {
             for (size_t j = 0; j < ATTN_LANES; j++) {
                 float sum = 0.0f;
                 for (size_t i = 0; i < head_dim; i++)
-                    sum = fmaf(q[r * head_dim + i], pages[p][i * ATTN_LANES + j], sum);
+                    sum = fmaf(q[r * head_dim + i],
+                               cache_element(dtype, blocks[p], i * ATTN_LANES + j), sum);
+                if (dtype == ATTN_Q8)
+                    sum *= attn_block_scales(head_dim, blocks[p])[j];
                 s[r * lds + p * ATTN_LANES + j] = sum * scale;
             }
         }
     }
 }
+
+static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, const float *p,
+                       size_t ldp, const void *block, float *o)
+{
+    const void *v = attn_block_v(dtype, head_dim, block);
+    for (size_t r = 0; r < m; r++) {
+        float weights[ATTN_LANES];
+        for (size_t j = 0; j < n; j++) {
+            weights[j] = p[r * ldp + j];
+            if (dtype == ATTN_Q8)
+                weights[j] *= attn_block_scales(head_dim, block)[ATTN_LANES + j];
+        }
+        for (size_t c = 0; c < head_dim; c++) {
+            float sum = o[r * head_dim + c];
+            for (size_t j = 0; j < n; j++)
+                sum = fmaf(weights[j], cache_element(dtype, v, j * head_dim + c), sum);
+            o[r * head_dim + c] = sum;
+        }
+    }
+}
+
+#define SCALAR_CACHE(suffix, dtype)                                                            \
+    static void scalar_scores_##suffix(size_t m, size_t head_dim, float scale, const float *q, \
+                                       const void *const *blocks, size_t n_pages, float *s,    \
+                                       size_t lds)                                             \
+    {                                                                                          \
+        scores(dtype, m, head_dim, scale, q, blocks, n_pages, s, lds);                         \
+    }                                                                                          \
+    static void scalar_mix_##suffix(size_t m, size_t n, size_t head_dim, const float *p,       \
+                                    size_t ldp, const void *block, float *o)                   \
+    {                                                                                          \
+        mix(dtype, m, n, head_dim, p, ldp, block, o);                                          \
+    }
+SCALAR_CACHE(f32, ATTN_F32)
+SCALAR_CACHE(bf16, ATTN_BF16)
+SCALAR_CACHE(f16, ATTN_F16)
+SCALAR_CACHE(q8, ATTN_Q8)
 
 /* exp(x) = 2^n * e^r with n = round(x * log2(e)) and r = x - n * ln(2), |r| <= 0.35, e^r by its
  * Taylor polynomial of degree 6. Relative error below 3e-7. Below ATTN_EXP_MIN the result is 0,
@@ -165,19 +185,6 @@ static bool scalar_softmax(size_t n, float *s, float *max, float *sum)
     *max = largest;
     *sum = tree_sum(lanes);
     return probe == 0.0f;
-}
-
-static void scalar_mix(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
-                       const float *v, float *o)
-{
-    for (size_t r = 0; r < m; r++) {
-        for (size_t c = 0; c < head_dim; c++) {
-            float sum = o[r * head_dim + c];
-            for (size_t j = 0; j < n; j++)
-                sum = fmaf(p[r * ldp + j], v[j * head_dim + c], sum);
-            o[r * head_dim + c] = sum;
-        }
-    }
 }
 
 static void scalar_add(size_t n, const float *x, float *y)
@@ -240,9 +247,15 @@ const attn_kernels attn_kernels_scalar = {
                [ATTN_BF16] = scalar_matmul_bf16,
                [ATTN_F16] = scalar_matmul_f16,
                [ATTN_Q8] = scalar_matmul_q8},
-    .scores = scalar_scores,
+    .scores = {[ATTN_F32] = scalar_scores_f32,
+               [ATTN_BF16] = scalar_scores_bf16,
+               [ATTN_F16] = scalar_scores_f16,
+               [ATTN_Q8] = scalar_scores_q8},
     .softmax = scalar_softmax,
-    .mix = scalar_mix,
+    .mix = {[ATTN_F32] = scalar_mix_f32,
+            [ATTN_BF16] = scalar_mix_bf16,
+            [ATTN_F16] = scalar_mix_f16,
+            [ATTN_Q8] = scalar_mix_q8},
     .add = scalar_add,
     .swiglu = scalar_swiglu,
     .merge = scalar_merge,

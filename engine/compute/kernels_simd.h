@@ -9,11 +9,25 @@
  *   v16_div, v16_negative_abs;
  *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows.
  */
+#include "engine/cache/block.h"
 #include "engine/compute/kernels.h"
 
 #include <stdint.h>
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* The first n of 16 elements, the first of them number `at`; nothing past them is read. */
+ALWAYS_INLINE v16 load_right_n(const attn_dtype dtype, const void *w, size_t at, size_t n)
+{
+    if (dtype == ATTN_F32)
+        return v16_load_n((const float *)w + at, n);
+    const size_t size = dtype == ATTN_Q8 ? 1 : 2;
+    uint16_t elements[16] = {0};
+    __builtin_memcpy(elements, (const char *)w + at * size, n * size);
+    return dtype == ATTN_BF16  ? v16_load_bf16(elements)
+           : dtype == ATTN_F16 ? v16_load_f16(elements)
+                               : v16_load_i8((const int8_t *)elements);
+}
 
 /* 16 elements of a right-hand matrix, the first of them number `at`. */
 ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
@@ -32,7 +46,7 @@ ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
 
 /* A register tile: R rows by NV vectors of outputs. w[v] points to the tile's v-th column block of
  * the right-hand matrix, whose rows are ldw elements apart. Every output runs over i in order.
- * `tail`: of the last vector only tail_n lanes may be read (f32 alone). */
+ * `tail`: of the last vector only tail_n lanes may be read. */
 ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool tail,
                         size_t tail_n, size_t k, const float *x, size_t ldx, const void *const *w,
                         size_t ldw, v16 acc[][TILE_MAX_VECTORS])
@@ -41,7 +55,7 @@ ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const
         v16 right[TILE_MAX_VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < NV; v++)
-            right[v] = tail && v == NV - 1 ? v16_load_n((const float *)w[v] + i * ldw, tail_n)
+            right[v] = tail && v == NV - 1 ? load_right_n(dtype, w[v], i * ldw, tail_n)
                                            : load_right(dtype, w[v], i * ldw);
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
@@ -158,7 +172,7 @@ ALWAYS_INLINE void run_columns(const int R, const attn_dtype dtype, const tile_m
                                const bool narrow, tile_call *t, const void *w, size_t n, float *y)
 {
     const int NV = TILE_VECTORS(R);
-    const size_t size = dtype == ATTN_F32 ? 4 : 2;
+    const size_t size = attn_dtype_size(dtype);
     size_t c = 0;
     for (; c + 16 * (size_t)NV <= n; c += 16 * (size_t)NV) {
         for (int v = 0; v < NV; v++)
@@ -235,49 +249,96 @@ static void simd_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t 
     }
 }
 
-ALWAYS_INLINE void run_pages(const int R, tile_call *t, const float *const *pages, size_t n_pages,
-                             float *s)
+/* Multiplies the sums of 16 keys by their scales (q8). */
+ALWAYS_INLINE void scale_keys(const int R, size_t head_dim, const void *block, float scale,
+                              float *s, size_t lds)
 {
+    v16 key_scales = v16_load(attn_block_scales(head_dim, block));
+    for (int r = 0; r < R; r++) {
+        v16 sum = v16_mul(v16_load(s + (size_t)r * lds), key_scales);
+        v16_store(s + (size_t)r * lds, v16_mul(sum, v16_set1(scale)));
+    }
+}
+
+ALWAYS_INLINE void run_pages(const int R, const attn_dtype dtype, tile_call *t,
+                             const void *const *blocks, size_t n_pages, float *s)
+{
+    const tile_mode mode = dtype == ATTN_Q8 ? TILE_SET : TILE_SCALE;
     const int NV = TILE_VECTORS(R);
     size_t p = 0;
     for (; p + (size_t)NV <= n_pages; p += (size_t)NV) {
         for (int v = 0; v < NV; v++)
-            t->w[v] = pages[p + (size_t)v];
+            t->w[v] = blocks[p + (size_t)v];
         t->y = s + 16 * p;
-        run_tile(R, NV, ATTN_F32, TILE_SCALE, false, false, t);
+        run_tile(R, NV, dtype, mode, false, false, t);
     }
     for (; p < n_pages; p++) {
-        t->w[0] = pages[p];
+        t->w[0] = blocks[p];
         t->y = s + 16 * p;
-        run_tile(R, 1, ATTN_F32, TILE_SCALE, false, false, t);
+        run_tile(R, 1, dtype, mode, false, false, t);
+    }
+    for (p = 0; dtype == ATTN_Q8 && p < n_pages; p++)
+        scale_keys(R, t->k, blocks[p], t->scale, s + 16 * p, t->ldy);
+}
+
+#define SIMD_SCORES(name, dtype)                                                               \
+    static void name(size_t m, size_t head_dim, float scale, const float *q,                   \
+                     const void *const *blocks, size_t n_pages, float *s, size_t lds)          \
+    {                                                                                          \
+        tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds, .scale = scale}; \
+        for (size_t r = 0, rows; r < m; r += rows) {                                           \
+            rows = tile_rows(m - r);                                                           \
+            t.x = q + r * head_dim;                                                            \
+            FOR_ROWS(rows, RUN_SCORES_##dtype)                                                 \
+        }                                                                                      \
+    }
+#define RUN_SCORES_ATTN_F32(R) run_pages(R, ATTN_F32, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_BF16(R) run_pages(R, ATTN_BF16, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F16(R) run_pages(R, ATTN_F16, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_Q8(R) run_pages(R, ATTN_Q8, &t, blocks, n_pages, s + r * lds)
+SIMD_SCORES(simd_scores_f32, ATTN_F32)
+SIMD_SCORES(simd_scores_bf16, ATTN_BF16)
+SIMD_SCORES(simd_scores_f16, ATTN_F16)
+SIMD_SCORES(simd_scores_q8, ATTN_Q8)
+
+#define SIMD_MIX(name, dtype)                                                              \
+    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,      \
+                     const void *block, float *o)                                          \
+    {                                                                                      \
+        const void *v = attn_block_v(dtype, head_dim, block);                              \
+        float weights[ATTN_QUERY_ROWS * 16];                                               \
+        if (dtype == ATTN_Q8) {                                                            \
+            scale_weights(m, n, p, ldp, attn_block_scales(head_dim, block) + 16, weights); \
+            p = weights;                                                                   \
+            ldp = 16;                                                                      \
+        }                                                                                  \
+        tile_call t = {.k = n, .ldx = ldp, .ldw = head_dim, .ldy = head_dim};              \
+        for (size_t r = 0, rows; r < m; r += rows) {                                       \
+            rows = tile_rows(m - r);                                                       \
+            t.x = p + r * ldp;                                                             \
+            FOR_ROWS(rows, RUN_MIX_##dtype)                                                \
+        }                                                                                  \
+    }
+#define RUN_MIX(R, dtype) run_columns(R, dtype, TILE_ADD, true, &t, v, head_dim, o + r * head_dim)
+#define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
+#define RUN_MIX_ATTN_BF16(R) RUN_MIX(R, ATTN_BF16)
+#define RUN_MIX_ATTN_F16(R) RUN_MIX(R, ATTN_F16)
+#define RUN_MIX_ATTN_Q8(R) RUN_MIX(R, ATTN_Q8)
+
+/* Multiplies weights by the scales of their values (q8). */
+static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const float *scales,
+                          float *weights)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t j = 0; j < n; j++)
+            weights[r * 16 + j] = p[r * ldp + j] * scales[j];
     }
 }
 
-static void simd_scores(size_t m, size_t head_dim, float scale, const float *q,
-                        const float *const *pages, size_t n_pages, float *s, size_t lds)
-{
-    tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds, .scale = scale};
-    for (size_t r = 0, rows; r < m; r += rows) {
-        rows = tile_rows(m - r);
-        t.x = q + r * head_dim;
-#define RUN(R) run_pages(R, &t, pages, n_pages, s + r * lds)
-        FOR_ROWS(rows, RUN)
-#undef RUN
-    }
-}
-
-static void simd_mix(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
-                     const float *v, float *o)
-{
-    tile_call t = {.k = n, .ldx = ldp, .ldw = head_dim, .ldy = head_dim};
-    for (size_t r = 0, rows; r < m; r += rows) {
-        rows = tile_rows(m - r);
-        t.x = p + r * ldp;
-#define RUN(R) run_columns(R, ATTN_F32, TILE_ADD, true, &t, v, head_dim, o + r * head_dim)
-        FOR_ROWS(rows, RUN)
-#undef RUN
-    }
-}
+SIMD_MIX(simd_mix_f32, ATTN_F32)
+SIMD_MIX(simd_mix_bf16, ATTN_BF16)
+SIMD_MIX(simd_mix_f16, ATTN_F16)
+SIMD_MIX(simd_mix_q8, ATTN_Q8)
 
 /* attn_exp on 16 lanes: the same operations in the same order. */
 ALWAYS_INLINE v16 v16_exp(v16 x)
@@ -422,14 +483,21 @@ static bool simd_finite(size_t n, const float *x)
     return v16_sum(probe) == 0.0f;
 }
 
-#define SIMD_KERNELS(isa)                                                                         \
-    {                                                                                             \
-        .name = isa,                                                                              \
-        .matmul = {[ATTN_F32] = simd_matmul_f32,                                                  \
-                   [ATTN_BF16] = simd_matmul_bf16,                                                \
-                   [ATTN_F16] = simd_matmul_f16,                                                  \
-                   [ATTN_Q8] = simd_matmul_q8},                                                   \
-        .scores = simd_scores, .softmax = simd_softmax, .mix = simd_mix, .add = simd_add,         \
-        .swiglu = simd_swiglu, .merge = simd_merge, .scale = simd_scale, .rmsnorm = simd_rmsnorm, \
-        .rope = simd_rope, .finite = simd_finite,                                                 \
+#define SIMD_KERNELS(isa)                                                                       \
+    {                                                                                           \
+        .name = isa,                                                                            \
+        .matmul = {[ATTN_F32] = simd_matmul_f32,                                                \
+                   [ATTN_BF16] = simd_matmul_bf16,                                              \
+                   [ATTN_F16] = simd_matmul_f16,                                                \
+                   [ATTN_Q8] = simd_matmul_q8},                                                 \
+        .scores = {[ATTN_F32] = simd_scores_f32,                                                \
+                   [ATTN_BF16] = simd_scores_bf16,                                              \
+                   [ATTN_F16] = simd_scores_f16,                                                \
+                   [ATTN_Q8] = simd_scores_q8},                                                 \
+        .mix = {[ATTN_F32] = simd_mix_f32,                                                      \
+                [ATTN_BF16] = simd_mix_bf16,                                                    \
+                [ATTN_F16] = simd_mix_f16,                                                      \
+                [ATTN_Q8] = simd_mix_q8},                                                       \
+        .softmax = simd_softmax, .add = simd_add, .swiglu = simd_swiglu, .merge = simd_merge,   \
+        .scale = simd_scale, .rmsnorm = simd_rmsnorm, .rope = simd_rope, .finite = simd_finite, \
     }

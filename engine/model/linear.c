@@ -1,5 +1,7 @@
 #include "engine/model/linear.h"
 
+#include "engine/base/half.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -9,35 +11,6 @@ size_t attn_panel_bytes(attn_dtype dtype, size_t n_in)
         return (n_in + ATTN_Q8_GROUP - 1) / ATTN_Q8_GROUP * ATTN_PANEL * sizeof(float) +
                n_in * ATTN_PANEL;
     return n_in * ATTN_PANEL * (dtype == ATTN_F32 ? 4 : 2);
-}
-
-static uint16_t to_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
-static uint16_t to_f16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    uint32_t magnitude = bits & 0x7fffffffu, half;
-    if (magnitude >= 0x477ff000u) /* rounds past 65504 */
-        return sign | 0x7c00u;
-    if (magnitude >= 0x38800000u) {
-        half = magnitude - 0x38000000u;
-        half = (half + 0xfffu + (half >> 13 & 1)) >> 13;
-    } else if (magnitude < 0x33000000u) {
-        half = 0; /* at most half of the smallest subnormal */
-    } else {
-        /* Subnormal: a multiple of 2^-24. */
-        uint32_t shift = 126 - (magnitude >> 23);
-        uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-        half = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
-    }
-    return (uint16_t)(sign | half);
 }
 
 static void pack_q8(char *panel, size_t n_in, size_t c, const float *row)
@@ -68,14 +41,14 @@ bool attn_linear_pack(void *panels, attn_dtype dtype, size_t n_in, size_t out, c
         break;
     case ATTN_BF16:
         for (size_t i = 0; i < n_in; i++) {
-            uint16_t bits = to_bf16(row[i]);
+            uint16_t bits = attn_to_bf16(row[i]);
             fits = fits && (bits & 0x7f80u) != 0x7f80u;
             ((uint16_t *)(void *)panel)[i * ATTN_PANEL + c] = bits;
         }
         break;
     case ATTN_F16:
         for (size_t i = 0; i < n_in; i++) {
-            uint16_t bits = to_f16(row[i]);
+            uint16_t bits = attn_to_f16(row[i]);
             fits = fits && (bits & 0x7c00u) != 0x7c00u;
             ((uint16_t *)(void *)panel)[i * ATTN_PANEL + c] = bits;
         }

@@ -2,6 +2,7 @@
 
 #include "engine/base/base.h"
 #include "engine/base/file.h"
+#include "engine/cache/block.h"
 #include "engine/compute/rope.h"
 #include "engine/model/builtin.h"
 #include "engine/model/tokenizer.h"
@@ -404,8 +405,9 @@ void attn_model_free(attn_model *model)
     attn_free(model);
 }
 
-size_t attn_model_kv_bytes(const attn_model *model)
+size_t attn_model_kv_bytes(const attn_model *model, attn_dtype kv_dtype)
 {
     const attn_config *c = &model->config;
-    return (size_t)2 * c->num_hidden_layers * c->num_key_value_heads * c->head_dim * sizeof(float);
+    return (size_t)2 * c->num_hidden_layers * c->num_key_value_heads *
+           attn_head_row_bytes(kv_dtype, c->head_dim);
 }

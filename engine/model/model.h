@@ -65,7 +65,7 @@ ATTN_MUST_CHECK attn_model *attn_model_load_builtin(size_t index, const attn_loa
                                                     attn_error *err);
 void attn_model_free(attn_model *model); /* NULL allowed */
 
-/* Bytes of one position of a cache: 2 * layers * kv_heads * head_dim * 4. */
-size_t attn_model_kv_bytes(const attn_model *model);
+/* Bytes of one position of a cache: 2 * layers * kv_heads * bytes of a head row. */
+size_t attn_model_kv_bytes(const attn_model *model, attn_dtype kv_dtype);
 
 #endif

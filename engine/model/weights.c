@@ -2,7 +2,7 @@
 
 #include "engine/base/base.h"
 #include "engine/base/file.h"
-#include "engine/compute/kernels.h"
+#include "engine/base/half.h"
 #include "engine/model/checkpoint_json.h"
 #include "engine/model/philox.h"
 

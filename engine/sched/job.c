@@ -66,8 +66,6 @@ static attn_status check_request(const attn_request *r, attn_error *err)
         return attn_fail(err, ATTN_E_INVALID, "session", "the session is missing");
     if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && r->n_tokens == 0 && r->steps == 0)
         return attn_fail(err, ATTN_E_INVALID, "steps", "at least one step is needed");
-    if (r->has_kv_dtype && r->kv_dtype != ATTN_F32)
-        return attn_fail(err, ATTN_E_NOT_SUPPORTED, "kv_dtype", "this cache dtype is not built in");
     return ATTN_OK;
 }
 
@@ -269,7 +267,8 @@ static attn_status make_shadow(attn_job *job, attn_error *err)
     if (status != ATTN_OK)
         return status;
     attn_session *shadow = attn_session_new("", session->model, engine->arena,
-                                            engine->models[m].pages[false], false, 0);
+                                            engine->models[m].pages[session->kv_dtype][false],
+                                            session->kv_dtype, false, 0);
     if (shadow == NULL) {
         attn_arena_unreserve(engine->arena, record);
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
@@ -365,9 +364,11 @@ static attn_status create_session(attn_job *job, attn_error *err)
     if (status != ATTN_OK)
         return status;
     bool keep_inputs = r->has_keep_inputs ? r->keep_inputs : true;
+    attn_dtype kv_dtype = r->has_kv_dtype ? r->kv_dtype : ATTN_F32;
     uint32_t ttl_s = r->has_ttl ? r->ttl_s : engine->options.ttl_s;
-    attn_session *session = attn_session_new(
-        job->id, model, engine->arena, engine->models[m].pages[keep_inputs], keep_inputs, ttl_s);
+    attn_session *session = attn_session_new(job->id, model, engine->arena,
+                                             engine->models[m].pages[kv_dtype][keep_inputs],
+                                             kv_dtype, keep_inputs, ttl_s);
     if (session == NULL) {
         attn_arena_unreserve(engine->arena, record);
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");

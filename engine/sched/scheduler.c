@@ -50,6 +50,7 @@ struct attn_scheduler {
     attn_span spans[ATTN_BATCH_ROWS];
     bool finite[ATTN_BATCH_ROWS];
     size_t n_parts, n_spans, n_rows;
+    float rows[4][1024]; /* head rows that a verify compares; 1024 is the most head_dim */
 
     /* For language models; NULL when there is none. */
     attn_sampler **samplers; /* one a compute thread */
@@ -427,16 +428,26 @@ static void commit_prefill(attn_scheduler *s, const batch_part *part, const floa
     finish(s, job, ATTN_REASON_LENGTH, NULL);
 }
 
-static void compare(attn_result *result, const float *a, const float *b, size_t n, size_t stride)
+static void compare(attn_result *result, const float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        float left = a[i * stride], right = b[i * stride];
+        float left = a[i], right = b[i];
         if (memcmp(&left, &right, sizeof left) != 0)
             result->verify_bit_identical = false;
         double diff = fabs((double)left - (double)right);
         if (diff > result->verify_max_abs_diff)
             result->verify_max_abs_diff = diff;
     }
+}
+
+static void compare_blocks(attn_scheduler *s, attn_result *result, size_t head_dim, const void *a,
+                           const void *b, attn_dtype dtype, size_t slot)
+{
+    float *k[2] = {s->rows[0], s->rows[1]}, *v[2] = {s->rows[2], s->rows[3]};
+    attn_block_read(dtype, head_dim, a, slot, k[0], v[0]);
+    attn_block_read(dtype, head_dim, b, slot, k[1], v[1]);
+    compare(result, k[0], k[1], head_dim);
+    compare(result, v[0], v[1], head_dim);
 }
 
 /* Compares the recomputed K, V and last output with the session's. */
@@ -447,15 +458,11 @@ static void commit_verify(attn_scheduler *s, const batch_part *part, const float
     const attn_config *c = &session->model->config;
     for (size_t r = 0; r < part->n_rows; r++) {
         uint64_t position = job->n_done + r, slot = position % ATTN_PAGE_POSITIONS;
-        const float *page = attn_session_page(session, position);
-        const float *shadow_page = attn_session_page(shadow, position);
         for (size_t l = 0; l < c->num_hidden_layers; l++) {
-            for (size_t h = 0; h < c->num_key_value_heads; h++) {
-                size_t k = attn_page_block(c, l, h) + slot;
-                size_t v = attn_page_block(c, l, h) + (ATTN_PAGE_POSITIONS + slot) * c->head_dim;
-                compare(&job->result, page + k, shadow_page + k, c->head_dim, ATTN_PAGE_POSITIONS);
-                compare(&job->result, page + v, shadow_page + v, c->head_dim, 1);
-            }
+            for (size_t h = 0; h < c->num_key_value_heads; h++)
+                compare_blocks(s, &job->result, c->head_dim,
+                               attn_session_block(session, position, l, h),
+                               attn_session_block(shadow, position, l, h), session->kv_dtype, slot);
         }
     }
     job->n_done += part->n_rows;
@@ -463,7 +470,7 @@ static void commit_verify(attn_scheduler *s, const batch_part *part, const float
         return;
     if (session->has_last_output)
         compare(&job->result, session->last_output, outputs + (part->n_rows - 1) * c->hidden_size,
-                c->hidden_size, 1);
+                c->hidden_size);
     finish(s, job, ATTN_REASON_LENGTH, NULL);
 }
 

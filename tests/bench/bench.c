@@ -49,7 +49,8 @@ static void add_session(setup *s, uint64_t positions)
     attn_error err = {0};
     if (attn_arena_reserve(s->arena, attn_session_record_bytes(s->model), &err) != ATTN_OK)
         die("arena", &err);
-    attn_session *session = attn_session_new("bench", s->model, s->arena, s->pages, false, 0);
+    attn_session *session =
+        attn_session_new("bench", s->model, s->arena, s->pages, ATTN_F32, false, 0);
     if (attn_session_reserve(session, positions, &err) != ATTN_OK)
         die("cache", &err);
     attn_session_take_pages(session, positions);
@@ -78,8 +79,8 @@ static setup set_up(const char *name, const char *dir, const attn_dtype *dtype, 
     const attn_config *c = &s.model->config;
     s.forward = attn_forward_create(s.pool, attn_kernels_select(kernels), &s.model, 1);
     s.arena = attn_arena_create((uint64_t)2 << 30, &err);
-    s.pages =
-        attn_arena_add_class(s.arena, ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model), 0, &err);
+    s.pages = attn_arena_add_class(
+        s.arena, ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model, ATTN_F32), 0, &err);
     s.inputs = attn_alloc((size_t)ATTN_BATCH_ROWS * c->hidden_size, sizeof *s.inputs);
     s.tokens = attn_alloc(ATTN_BATCH_ROWS, sizeof *s.tokens);
     s.logits = attn_alloc((size_t)MAX_SESSIONS * c->vocab_size, sizeof *s.logits);
@@ -171,7 +172,7 @@ static void report_step(setup *s, uint64_t context, size_t n)
 {
     const attn_config *c = &s->model->config;
     double t = time_step(s, context - 1, n);
-    double kv = (double)attn_model_kv_bytes(s->model) * (double)context * (double)n;
+    double kv = (double)attn_model_kv_bytes(s->model, ATTN_F32) * (double)context * (double)n;
     double bytes = (double)s->model->weights_bytes + kv;
     double cost =
         (double)n * (attn_forward_cost(c, context, 1) + (double)c->vocab_size * c->hidden_size);

@@ -18,6 +18,8 @@
 #include <sys/mman.h>
 #include <xmmintrin.h>
 
+#include "engine/base/half.h"
+#include "engine/cache/block.h"
 #include "engine/compute/kernels.h"
 #include "engine/model/linear.h"
 
@@ -280,22 +282,45 @@ static void test_matmul_small_integers(void **state)
 
 #define MAX_PAGES 32
 
+/* Random head rows, kept as a cache block of the dtype. */
+static const void *filled_block(attn_dtype dtype, size_t head_dim, void *block, int kind)
+{
+    float k[1024], v[1024];
+    for (size_t slot = 0; slot < ATTN_LANES; slot++) {
+        for (size_t i = 0; i < head_dim; i++) {
+            k[i] = value(kind);
+            v[i] = value(kind);
+            if (dtype != ATTN_F32) { /* what overflows 16 bits is not kept */
+                k[i] = fabsf(k[i]) < 60000.0f ? k[i] : 1.0f;
+                v[i] = fabsf(v[i]) < 60000.0f ? v[i] : -1.0f;
+            }
+        }
+        assert_true(attn_block_write(dtype, head_dim, block, slot, k, v));
+    }
+    return block;
+}
+
 static void check_scores(size_t m, size_t head_dim, size_t n_pages, int kind)
 {
-    size_t page_floats = head_dim * ATTN_LANES, lds = n_pages * ATTN_LANES + m % 2;
+    static _Alignas(64) char memory[MAX_PAGES * 2 * ATTN_LANES * 136 * sizeof(float)];
+    size_t lds = n_pages * ATTN_LANES + m % 2;
     size_t n_y = (m - 1) * lds + n_pages * ATTN_LANES;
     const float *q = values(X, m * head_dim, kind);
-    const float *keys = values(W, n_pages * page_floats + n_pages, kind), *pages[MAX_PAGES];
-    /* In no order, and on every alignment. */
-    for (size_t p = 0; p < n_pages; p++)
-        pages[p] = keys + (n_pages - 1 - p) * (page_floats + 1) + 1;
     float scale = 1.0f / sqrtf((float)head_dim);
-    attn_kernels_scalar.scores(m, head_dim, scale, q, pages, n_pages, outputs(Y, n_y), lds);
-    for (size_t v = 0; v < n_variants; v++) {
-        variants[v]->scores(m, head_dim, scale, q, pages, n_pages, outputs(Y2, n_y), lds);
-        if (!same_outputs(n_y))
-            fail_msg("%s scores m %zu head_dim %zu pages %zu kind %d", variants[v]->name, m,
-                     head_dim, n_pages, kind);
+    for (int d = 0; d < ATTN_DTYPES; d++) {
+        const void *blocks[MAX_PAGES];
+        size_t bytes = attn_block_bytes((attn_dtype)d, head_dim);
+        /* In no order. */
+        for (size_t p = 0; p < n_pages; p++)
+            blocks[p] =
+                filled_block((attn_dtype)d, head_dim, memory + (n_pages - 1 - p) * bytes, kind);
+        attn_kernels_scalar.scores[d](m, head_dim, scale, q, blocks, n_pages, outputs(Y, n_y), lds);
+        for (size_t v = 0; v < n_variants; v++) {
+            variants[v]->scores[d](m, head_dim, scale, q, blocks, n_pages, outputs(Y2, n_y), lds);
+            if (!same_outputs(n_y))
+                fail_msg("%s %s scores m %zu head_dim %zu pages %zu kind %d", variants[v]->name,
+                         attn_dtype_name((attn_dtype)d), m, head_dim, n_pages, kind);
+        }
     }
 }
 
@@ -467,20 +492,25 @@ static void test_exp_is_that_of_softmax(void **state)
 static void check_mix(size_t m, size_t n, size_t head_dim, int kind)
 {
     size_t ldp = n + m % 5, n_o = m * head_dim;
-    const float *p = values(X, (m - 1) * ldp + n, kind), *v = values(W, n * head_dim, kind);
+    const float *p = values(X, (m - 1) * ldp + n, kind);
     float start[ATTN_QUERY_ROWS * 130];
     for (size_t i = 0; i < n_o; i++)
         start[i] = value(kind);
-    float *o = outputs(Y, n_o);
-    memcpy(o, start, n_o * sizeof *o);
-    attn_kernels_scalar.mix(m, n, head_dim, p, ldp, v, o);
-    for (size_t k = 0; k < n_variants; k++) {
-        o = outputs(Y2, n_o);
+    for (int d = 0; d < ATTN_DTYPES; d++) {
+        /* Fenced: nothing past the block may be read. */
+        size_t floats = attn_block_bytes((attn_dtype)d, head_dim) / sizeof(float);
+        const void *block = filled_block((attn_dtype)d, head_dim, last(W, floats), kind);
+        float *o = outputs(Y, n_o);
         memcpy(o, start, n_o * sizeof *o);
-        variants[k]->mix(m, n, head_dim, p, ldp, v, o);
-        if (!same_outputs(n_o))
-            fail_msg("%s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name, m, n, head_dim,
-                     kind);
+        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, block, o);
+        for (size_t k = 0; k < n_variants; k++) {
+            o = outputs(Y2, n_o);
+            memcpy(o, start, n_o * sizeof *o);
+            variants[k]->mix[d](m, n, head_dim, p, ldp, block, o);
+            if (!same_outputs(n_o))
+                fail_msg("%s %s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name,
+                         attn_dtype_name((attn_dtype)d), m, n, head_dim, kind);
+        }
     }
 }
 
