@@ -4,9 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Room for the JSON around the numbers of a reply, and around each row of them. */
+/* Room for the JSON around the numbers and texts of a reply. */
 #define REPLY_ENVELOPE_BYTES ((size_t)1 << 20)
-#define REPLY_ROW_BYTES 128
 
 void srv_exchange_init(srv_exchange *x, srv_app *app)
 {
@@ -31,7 +30,9 @@ void srv_exchange_unref(srv_exchange *x)
     if (job)
         attn_job_release(job);
     srv_stream_free(x->stream);
-    free(x->inputs);
+    if (x->values)
+        srv_json_values_free(x->fields, x->n_fields, x->values);
+    free(x->values);
     srv_buf_free(&x->body);
     srv_buf_free(&x->reply);
     srv_buf_free(&x->line);
@@ -86,9 +87,9 @@ void srv_exchange_drop(srv_exchange *x, uint64_t n)
     atomic_fetch_sub(&x->app->held_bytes, n);
 }
 
-void srv_exchange_expect(srv_exchange *x, uint64_t bytes, uint64_t rows)
+void srv_exchange_expect(srv_exchange *x, uint64_t bytes)
 {
-    x->reply.limit = (size_t)(bytes + rows * REPLY_ROW_BYTES) + REPLY_ENVELOPE_BYTES;
+    x->reply.limit = (size_t)bytes + REPLY_ENVELOPE_BYTES;
 }
 
 /* ------------------------------------------------------------------------------- replies */
@@ -131,8 +132,11 @@ void srv_fail_engine(srv_exchange *x, const attn_error *error)
 {
     srv_error e = srv_error_of_engine(error);
     /* The engine does not know by which field the positions came in. */
-    if (e.param ? !strcmp(e.param, "inputs") : error->status == ATTN_E_KV_BUDGET)
-        e.param = x->rows_param ? x->rows_param : e.param;
+    const char *given = x->positions_param;
+    bool rows = e.param && !strcmp(e.param, "inputs"), ids = e.param && !strcmp(e.param, "tokens");
+    if (given && ((rows && !strncmp(given, "input", 5)) || (ids && !strncmp(given, "token", 5)) ||
+                  (!e.param && error->status == ATTN_E_KV_BUDGET)))
+        e.param = given;
     srv_fail(x, &e);
 }
 
@@ -292,9 +296,12 @@ void srv_exchange_abandon(srv_exchange *x)
 static bool finish_is_long(srv_exchange *x)
 {
     const attn_result *r = srv_exchange_result(x);
-    if (x->stream)
-        return srv_stream_count(x->stream) * srv_stream_row_size(x->stream) >= SRV_OFFLOAD_FLOATS;
-    return r->n_outputs * r->output_size >= SRV_OFFLOAD_FLOATS;
+    if (!x->stream)
+        return r->n_outputs * r->output_size + r->n_logits + r->n_tokens / 4 >= SRV_OFFLOAD_FLOATS;
+    srv_stream_shape shape = srv_stream_shape_of(x->stream);
+    /* A token and each of its neighbours take as long as so many floats. */
+    size_t floats = shape.row_size ? shape.row_size : 8 + 6 * shape.n_logprobs;
+    return srv_stream_count(x->stream) * floats >= SRV_OFFLOAD_FLOATS;
 }
 
 srv_next srv_exchange_advance(srv_exchange *x)

@@ -5,7 +5,7 @@
  * then asks srv_exchange_advance what to send, again after every wake, until there is something.
  *
  * Owners: the loop, the offload task while one runs, and the job's sink until `done` each hold a
- * reference; the exchange (with the job and the rows that the job borrows) dies with the last.
+ * reference; the exchange (with the job and the values that the job borrows) dies with the last.
  *
  * Thread: plain fields belong to whoever runs the handler: the loop, or the offload thread while
  * `working` is set. The job's callbacks touch only `stream`, `job_done` and the wake list. Fields
@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "server/buf.h"
 #include "server/config.h"
+#include "server/json/json_read.h"
 #include "server/metrics.h"
 #include "server/offload.h"
 #include "server/stream.h"
@@ -28,9 +29,9 @@
 
 typedef struct srv_exchange srv_exchange;
 
-/* Formatting this many floats, or parsing this much text, is done off the loop. */
+/* Formatting this many floats, or reading a body of this much text, is done off the loop. */
 #define SRV_OFFLOAD_FLOATS 4096
-#define SRV_OFFLOAD_BYTES ((size_t)32 * 1024)
+#define SRV_OFFLOAD_BYTES ((size_t)16 * 1024)
 
 /* What all requests share. Created by main; the loop and the handlers only read the pointers. */
 typedef struct srv_app {
@@ -95,6 +96,10 @@ struct srv_exchange {
     char after[ATTN_ID_MAX + 1];
     srv_buf body;
     uint64_t held_bytes; /* what it took of app->held_bytes */
+    /* What was read of the body and a job borrows; NULL: nothing. */
+    const srv_json_field *fields;
+    srv_json_value *values;
+    size_t n_fields;
 
     /* The reply, once status is not 0. */
     unsigned status;
@@ -109,11 +114,12 @@ struct srv_exchange {
     /* The job, if the handler submitted one. */
     _Atomic(attn_job *) job;
     atomic_bool job_done;
-    atomic_bool gone;       /* the client went away: whoever submits must cancel */
-    float *inputs;          /* the rows the job borrows */
-    const char *rows_param; /* the field that says how many positions: "inputs", "steps" ... */
-    srv_stream *stream;     /* decode: where its steps go */
-    attn_output output;     /* prefill: which rows the reply shows */
+    atomic_bool gone;            /* the client went away: whoever submits must cancel */
+    const char *positions_param; /* the field that says how many positions: "inputs", "steps" ... */
+    uint32_t token;              /* decode: the only one given */
+    bool samples;                /* decode: the engine chooses the tokens */
+    srv_stream *stream;          /* decode: where its steps go */
+    attn_output output;          /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
     srv_buf line; /* the line being read, from line_at on */
@@ -147,8 +153,8 @@ srv_exchange *srv_exchange_take_woken(srv_app *app);
 bool srv_exchange_hold(srv_exchange *x, uint64_t n, bool force);
 void srv_exchange_drop(srv_exchange *x, uint64_t n);
 
-/* Makes room for a reply of that many bytes of numbers in so many rows or steps. */
-void srv_exchange_expect(srv_exchange *x, uint64_t bytes, uint64_t rows);
+/* Makes room for a reply of that many bytes besides what surrounds them. */
+void srv_exchange_expect(srv_exchange *x, uint64_t bytes);
 
 /* Sets the reply: what was written to x->reply, with that status and type. */
 void srv_reply(srv_exchange *x, unsigned status, const char *content_type);

@@ -64,47 +64,66 @@ void srv_handle_openapi(srv_exchange *x)
     srv_reply_json(x, 200);
 }
 
-/* A row that every model of that width takes. */
-static void put_row(srv_buf *b, size_t width)
+/* A prefill of the default model, as a line to copy. */
+static void put_prefill_line(srv_buf *b, const char *url, const attn_model_info *model)
 {
-    srv_buf_puts(b, "[1");
-    for (size_t i = 1; i < width; i++)
-        srv_buf_puts(b, ",0");
-    srv_buf_puts(b, "]");
+    /* Wider rows than this make no lines to copy. */
+    const uint32_t width_max = 64;
+    srv_buf_printf(b, "  curl -s %s/prefill -d '{\"session\":\"a\",", url);
+    if (model->has_tokenizer) {
+        srv_buf_puts(b, "\"text\":\"Once upon a time\"}'\n");
+    } else if (model->is_language_model) {
+        srv_buf_puts(b, "\"tokens\":[0]}'\n");
+    } else if (model->hidden_size <= width_max) {
+        srv_buf_puts(b, "\"inputs\":[[1");
+        for (size_t i = 1; i < model->hidden_size; i++)
+            srv_buf_puts(b, ",0");
+        srv_buf_puts(b, "]]}'\n");
+    } else {
+        srv_buf_printf(b,
+                       "\"inputs\":[[...]]}'\n"
+                       "  (rows of %u numbers; %s/models has an example)\n",
+                       model->hidden_size, url);
+    }
 }
 
 void srv_handle_index(srv_exchange *x)
 {
-    /* Wider rows than this make no lines to copy. */
-    const uint32_t width_max = 64;
     const char *url = x->app->url;
     srv_buf *b = &x->reply;
     attn_model_info model;
     attn_model_get(x->app->engine, 0, &model);
-    srv_buf_puts(b, "attnd " SRV_VERSION ": attention and decode over HTTP, one KV cache for each "
-                    "session.\n\nAppend rows to a session, which is made if it is new:\n");
-    if (model.hidden_size <= width_max) {
-        srv_buf_printf(b, "  curl -s %s/prefill -d '{\"session\":\"a\",\"inputs\":[", url);
-        put_row(b, model.hidden_size);
-        srv_buf_puts(b, "]}'\n");
-    } else {
-        srv_buf_printf(b,
-                       "  curl -s %s/prefill -d '{\"session\":\"a\",\"inputs\":[[...]]}'\n"
-                       "  (rows of %u numbers; %s/models has an example)\n",
-                       url, model.hidden_size, url);
-    }
+    srv_buf_printf(b,
+                   "attnd " SRV_VERSION
+                   ": attention and decode over HTTP, one KV cache for each session.\n\n"
+                   "The default model, %s, takes %s. Append some to a session, which is made if it "
+                   "is new:\n",
+                   model.name,
+                   model.has_tokenizer       ? "text (\"text\") or token ids (\"tokens\")"
+                   : model.is_language_model ? "token ids (\"tokens\")"
+                                             : "rows (\"inputs\")");
+    put_prefill_line(b, url, &model);
     srv_buf_printf(b,
                    "Decode, each step as soon as it is computed:\n"
-                   "  curl -sN %s/decode -d '{\"session\":\"a\",\"steps\":5,\"stream\":true}'\n"
+                   "  curl -sN %s/decode -d '{\"session\":\"a\",\"steps\":%s,\"stream\":true}'\n"
                    "Look at sessions, rewind one, check one, free one:\n"
                    "  curl -s %s/sessions\n"
                    "  curl -s %s/sessions/a/truncate -d '{\"length\":1}'\n"
                    "  curl -s -X POST %s/sessions/a/verify\n"
-                   "  curl -s -X DELETE %s/sessions/a\n"
+                   "  curl -s -X DELETE %s/sessions/a\n",
+                   url, model.is_language_model ? "64,\"temperature\":0.8" : "5", url, url, url,
+                   url);
+    if (!model.is_language_model)
+        srv_buf_puts(b,
+                     "A model folder as Hugging Face saves it (attnd --model DIR) takes text and "
+                     "gives text:\n"
+                     "  /prefill {\"session\":\"b\",\"model\":\"DIR\",\"text\":\"Once\"}, then "
+                     "/decode {\"session\":\"b\",\"steps\":64}\n");
+    srv_buf_printf(b,
                    "The server: its models, its numbers, its whole interface:\n"
                    "  curl -s %s/models\n"
                    "  curl -s %s/metrics\n"
                    "  curl -s %s/openapi.json\n",
-                   url, url, url, url, url, url, url, url);
+                   url, url, url);
     srv_reply(x, 200, "text/plain; charset=utf-8");
 }

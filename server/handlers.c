@@ -1,5 +1,6 @@
 #include "server/handlers.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 bool srv_read_body(srv_exchange *x, const srv_json_field *fields, size_t n, srv_json_value *values)
@@ -15,11 +16,107 @@ bool srv_read_body(srv_exchange *x, const srv_json_field *fields, size_t n, srv_
     return ok;
 }
 
+bool srv_read_kept_body(srv_exchange *x, const srv_json_field *fields, size_t n)
+{
+    srv_json_value *values = calloc(n, sizeof(*values));
+    if (!values) {
+        srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
+        return false;
+    }
+    bool ok = srv_read_body(x, fields, n, values);
+    x->fields = fields;
+    x->n_fields = n;
+    x->values = values;
+    return ok;
+}
+
+void srv_fail_field(srv_exchange *x, const char *param, const char *message)
+{
+    srv_fail_with(x, 400, "invalid_request", param, message);
+}
+
 bool srv_check_x_session(srv_exchange *x, const char *session)
 {
     if (!x->x_session[0] || (session && !strcmp(x->x_session, session)))
         return true;
     srv_fail_with(x, 400, "invalid_request", "session",
                   "the X-Session header differs from the request's session");
+    return false;
+}
+
+bool srv_check_session(srv_exchange *x, const srv_json_value *value)
+{
+    const char *session = value->present ? value->string.text : NULL;
+    if (session && !attn_session_id_valid(session)) {
+        srv_fail_field(x, "session", "a session id is 1-64 of A-Z a-z 0-9 . _ : - and not . or ..");
+        return false;
+    }
+    return srv_check_x_session(x, session);
+}
+
+bool srv_find_given(srv_exchange *x, size_t first, size_t last, const char *message, size_t *given)
+{
+    *given = last + 1;
+    for (size_t i = first; i <= last; i++) {
+        if (!x->values[i].present)
+            continue;
+        if (*given <= last) {
+            srv_fail_field(x, x->fields[i].name, message);
+            return false;
+        }
+        *given = i;
+    }
+    return true;
+}
+
+/* The rows and ids stay as long as x does. */
+
+void srv_take_rows(srv_exchange *x, const srv_json_value *value, attn_request *request)
+{
+    request->inputs = value->floats.values;
+    request->n_inputs = value->floats.rows;
+    request->input_size = value->floats.cols;
+    srv_exchange_hold(x, request->n_inputs * request->input_size * sizeof(float), true);
+}
+
+void srv_take_tokens(srv_exchange *x, srv_json_value *value, attn_request *request)
+{
+    srv_exchange_hold(x, value->integers.count * sizeof(uint64_t), true);
+    request->tokens = srv_narrow_ids(value);
+    request->n_tokens = value->integers.count;
+}
+
+uint32_t srv_narrow(uint64_t value)
+{
+    return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
+}
+
+const uint32_t *srv_narrow_ids(srv_json_value *value)
+{
+    char *bytes = (char *)value->integers.values;
+    for (size_t i = 0; i < value->integers.count; i++) {
+        uint64_t wide;
+        memcpy(&wide, bytes + i * sizeof(wide), sizeof(wide));
+        uint32_t id = srv_narrow(wide);
+        memcpy(bytes + i * sizeof(id), &id, sizeof(id));
+    }
+    return (const uint32_t *)(const void *)bytes;
+}
+
+bool srv_check_reply_size(srv_exchange *x, const char *param, uint64_t count, uint64_t bytes_each)
+{
+    uint64_t bytes;
+    if (__builtin_mul_overflow(count, bytes_each, &bytes) || bytes > SRV_JSON_INTEGER_MAX)
+        bytes = SRV_JSON_INTEGER_MAX;
+    if (bytes <= x->app->config->max_body_bytes)
+        return true;
+    srv_fail(x, &(srv_error){
+                    .status = 413,
+                    .code = "tensor_too_large",
+                    .message = "the reply would be larger than --max-body",
+                    .param = param,
+                    .n_details = 1,
+                    .details = {{"bytes", bytes}},
+                });
     return false;
 }

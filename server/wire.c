@@ -14,6 +14,7 @@ static const struct {
 } engine_errors[] = {
     [ATTN_E_INVALID] = {400, "invalid_request"},
     [ATTN_E_CONTEXT_LENGTH] = {400, "context_length_exceeded"},
+    [ATTN_E_TOKEN_RANGE] = {400, "token_out_of_range"},
     [ATTN_E_SESSION_NOT_FOUND] = {404, "session_not_found"},
     [ATTN_E_MODEL_NOT_FOUND] = {404, "model_not_found"},
     [ATTN_E_SESSION_BUSY] = {409, "session_busy"},
@@ -129,7 +130,42 @@ void srv_wire_totals(srv_buf *b, const attn_totals *t)
 /* What config.json calls a dtype. */
 static const char *torch_dtype(attn_dtype dtype)
 {
-    return dtype == ATTN_F32 ? "float32" : attn_dtype_name(dtype);
+    static const char *const names[ATTN_DTYPES] = {
+        [ATTN_F32] = "float32",
+        [ATTN_BF16] = "bfloat16",
+        [ATTN_F16] = "float16",
+        [ATTN_Q8] = "q8",
+    };
+    return names[dtype];
+}
+
+/* What only language models have. */
+static void put_language_fields(srv_buf *b, const attn_model_info *m)
+{
+    srv_buf_printf(b,
+                   ",\"vocab_size\":%" PRIu32 ",\"intermediate_size\":%" PRIu32
+                   ",\"attention_bias\":%s,\"tie_word_embeddings\":%s,\"tokenizer\":%s",
+                   m->vocab_size, m->intermediate_size, m->attention_bias ? "true" : "false",
+                   m->tie_word_embeddings ? "true" : "false", m->has_tokenizer ? "true" : "false");
+    if (m->num_experts)
+        srv_buf_printf(b, ",\"num_experts\":%" PRIu32 ",\"num_experts_per_tok\":%" PRIu32,
+                       m->num_experts, m->num_experts_per_tok);
+}
+
+static void put_example(srv_buf *b, const attn_model_info *m)
+{
+    srv_buf_puts(b, ",\"example\":{\"model\":");
+    put_string(b, m->name);
+    if (m->has_tokenizer) {
+        srv_buf_puts(b, ",\"text\":\"Once upon a time\"}");
+    } else if (m->is_language_model) {
+        srv_buf_puts(b, ",\"tokens\":[0]}");
+    } else {
+        srv_buf_puts(b, ",\"inputs\":[[1");
+        for (uint32_t i = 1; i < m->hidden_size; i++)
+            srv_buf_puts(b, ",0");
+        srv_buf_puts(b, "]]}");
+    }
 }
 
 void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config)
@@ -157,6 +193,8 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
                    m.qk_norm ? "true" : "false", torch_dtype(m.weights_dtype), m.n_parameters,
                    m.weights_bytes, m.kv_bytes_per_position, m.input_bytes_per_position,
                    m.n_sessions);
+    if (m.is_language_model)
+        put_language_fields(b, &m);
     srv_buf_printf(b,
                    ",\"numerics\":%d,\"kernels\":\"%s\",\"threads\":%u"
                    ",\"limits\":{\"page_positions\":%d,\"max_body_bytes\":%" PRIu64
@@ -164,12 +202,8 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
                    ATTN_NUMERICS, attn_engine_kernels(engine), attn_engine_threads(engine),
                    ATTN_PAGE_POSITIONS, config->max_body_bytes, config->max_sessions,
                    config->queue);
-    srv_buf_puts(b, ",\"example\":{\"model\":");
-    put_string(b, m.name);
-    srv_buf_puts(b, ",\"inputs\":[[1");
-    for (uint32_t i = 1; i < m.hidden_size; i++)
-        srv_buf_puts(b, ",0");
-    srv_buf_puts(b, "]]}}");
+    put_example(b, &m);
+    srv_buf_puts(b, "}");
 }
 
 static void put_timing(srv_buf *b, const attn_result *r)
@@ -181,7 +215,36 @@ static void put_timing(srv_buf *b, const attn_result *r)
     srv_buf_puts(b, "}");
 }
 
-void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output)
+/* [{"token":...,"text":...,"logprob":...},...] */
+static void put_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text)
+{
+    for (size_t i = 0; i < n; i++) {
+        srv_buf_printf(b, "%s{\"token\":%" PRIu32, i ? "," : "[", logprobs[i].token);
+        if (with_text) {
+            srv_buf_puts(b, ",\"text\":");
+            put_string(b, logprobs[i].text);
+        }
+        srv_buf_puts(b, ",\"logprob\":");
+        srv_json_float(b, logprobs[i].logprob);
+        srv_buf_puts(b, "}");
+    }
+    srv_buf_puts(b, n ? "]" : "[]");
+}
+
+/* What a language model adds to the reply of a prefill. */
+static void put_prediction(srv_buf *b, const attn_result *r, bool with_text)
+{
+    srv_buf_puts(b, ",\"tokens\":");
+    srv_json_u32s(b, r->tokens, r->n_tokens);
+    srv_buf_puts(b, ",\"next\":");
+    put_logprobs(b, r->next, r->n_next, with_text);
+    if (r->n_logits) {
+        srv_buf_puts(b, ",\"logits\":");
+        srv_json_floats(b, r->logits, r->n_logits);
+    }
+}
+
+void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool with_text)
 {
     srv_buf_puts(b, "{\"session\":");
     put_string(b, r->session.id);
@@ -193,47 +256,107 @@ void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output)
         srv_buf_puts(b, ",\"output\":");
         srv_json_rows(b, r->outputs, r->n_outputs, r->output_size);
     }
+    if (r->n_next)
+        put_prediction(b, r, with_text);
     srv_buf_puts(b, ",\"kv\":");
     srv_wire_kv(b, &r->session.kv, true);
     put_timing(b, r);
     srv_buf_puts(b, "}");
 }
 
-void srv_wire_step(srv_buf *b, const srv_step *step, size_t row_size)
+/* What a step brought: its row, or its token. */
+static void put_output(srv_buf *b, const attn_step *step)
 {
-    srv_buf_printf(
-        b, "{\"step\":%" PRIu64 ",\"position\":%" PRIu64 ",\"length\":%" PRIu64 ",\"output\":",
-        step->step, step->position, step->length);
-    srv_json_floats(b, step->output, row_size);
+    if (step->output) {
+        srv_buf_puts(b, ",\"output\":");
+        srv_json_floats(b, step->output, step->output_size);
+    } else {
+        srv_buf_printf(b, ",\"token\":%" PRIu32, step->token);
+    }
+}
+
+void srv_wire_step(srv_buf *b, const attn_step *step)
+{
+    srv_buf_printf(b, "{\"step\":%" PRIu64 ",\"position\":%" PRIu64 ",\"length\":%" PRIu64,
+                   step->step, step->position, step->length);
+    put_output(b, step);
+    if (step->text) {
+        srv_buf_puts(b, ",\"text\":");
+        srv_json_string(b, step->text, step->text_len);
+    }
+    if (step->n_logprobs) {
+        srv_buf_puts(b, ",\"logprobs\":");
+        put_logprobs(b, step->logprobs, step->n_logprobs, step->text);
+    }
     srv_buf_puts(b, "}");
 }
 
-void srv_wire_done(srv_buf *b, const attn_result *r, srv_stream *steps)
+/* What every done object has, without the brace that closes it. */
+static void put_done(srv_buf *b, const attn_result *r, bool sampled, const srv_error *error)
 {
     srv_buf_puts(b, "{\"done\":true,\"session\":");
     put_string(b, r->session.id);
     srv_buf_printf(b, ",\"reason\":\"%s\",\"length\":%" PRIu64 ",\"steps\":%" PRIu64,
-                   attn_reason_name(r->reason), r->session.length, r->steps);
+                   attn_reason_name(error ? ATTN_REASON_ERROR : r->reason), r->session.length,
+                   r->steps);
+    if (sampled)
+        srv_buf_printf(b, ",\"seed\":%" PRIu64, r->seed);
     put_timing(b, r);
-    if (r->reason == ATTN_REASON_ERROR) {
-        srv_error e = srv_error_of_engine(&r->error);
+    if (error) {
         srv_buf_puts(b, ",\"error\":");
-        srv_wire_error(b, &e);
+        srv_wire_error(b, error);
     }
-    if (steps) {
-        size_t n = srv_stream_count(steps), row_size = srv_stream_row_size(steps);
-        srv_buf_puts(b, ",\"events\":[");
-        for (size_t i = 0; i < n; i++) {
-            if (i)
-                srv_buf_puts(b, ",");
-            srv_wire_step(b, srv_stream_at(steps, i), row_size);
-        }
-        srv_buf_puts(b, "]");
-        if (n == 1) {
-            srv_buf_puts(b, ",\"output\":");
-            srv_json_floats(b, srv_stream_at(steps, 0)->output, row_size);
-        }
+}
+
+static const srv_error lost_steps = {
+    .status = 500,
+    .code = "internal",
+    .message = "steps were lost",
+};
+
+void srv_wire_done(srv_buf *b, const attn_result *r, bool sampled, bool lost)
+{
+    srv_error error = lost ? lost_steps : srv_error_of_engine(&r->error);
+    put_done(b, r, sampled, lost || r->reason == ATTN_REASON_ERROR ? &error : NULL);
+    if (r->text_len) {
+        srv_buf_puts(b, ",\"text\":");
+        srv_json_string(b, r->text, r->text_len);
     }
+    srv_buf_puts(b, "}");
+}
+
+/* The text of all steps, and what was still held back. */
+static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps, size_t n)
+{
+    srv_buf text;
+    srv_buf_init(&text, SIZE_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const attn_step *step = srv_stream_at(steps, i);
+        srv_buf_append(&text, step->text, step->text_len);
+    }
+    srv_buf_append(&text, r->text, r->text_len);
+    srv_buf_puts(b, ",\"text\":");
+    srv_json_string(b, text.data, text.len);
+    b->failed |= text.failed;
+    srv_buf_free(&text);
+}
+
+void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *steps)
+{
+    srv_error error = srv_error_of_engine(&r->error);
+    size_t n = srv_stream_count(steps);
+    put_done(b, r, sampled, r->reason == ATTN_REASON_ERROR ? &error : NULL);
+    srv_buf_puts(b, ",\"events\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            srv_buf_puts(b, ",");
+        srv_wire_step(b, srv_stream_at(steps, i));
+    }
+    srv_buf_puts(b, "]");
+    if (n == 1)
+        put_output(b, srv_stream_at(steps, 0));
+    if (r->text)
+        put_whole_text(b, r, steps, n);
     srv_buf_puts(b, "}");
 }
 

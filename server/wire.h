@@ -38,15 +38,19 @@ void srv_wire_kv(srv_buf *b, const attn_kv_info *kv, bool with_dtype);
 /* A session: S of the contract. */
 void srv_wire_session(srv_buf *b, const attn_session_info *info);
 void srv_wire_totals(srv_buf *b, const attn_totals *totals);
-/* `example` is a prefill of one row that works. */
+/* `example` is a prefill that works. */
 void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config);
 
-/* The reply of a prefill; the rows it shows are what result->outputs holds. */
-void srv_wire_prefill(srv_buf *b, const attn_result *result, bool with_output);
-/* {"step":...,"position":...,"length":...,"output":[...]} */
-void srv_wire_step(srv_buf *b, const srv_step *step, size_t row_size);
-/* {"done":true,...} and, if `steps` is set, its events and a single step's output. */
-void srv_wire_done(srv_buf *b, const attn_result *result, srv_stream *steps);
+/* The reply of a prefill; the rows it shows are what result->outputs holds. `with_text`: tokens have
+ * texts. */
+void srv_wire_prefill(srv_buf *b, const attn_result *result, bool with_output, bool with_text);
+/* {"step":...,"position":...,"length":...,"output":[...]}, or "token" and so on. */
+void srv_wire_step(srv_buf *b, const attn_step *step);
+/* The last object of a stream: {"done":true,...}. `sampled`: it has a seed to tell. `lost`: steps
+ * that were committed could not be kept for the reader. */
+void srv_wire_done(srv_buf *b, const attn_result *result, bool sampled, bool lost);
+/* A whole run: the same object with all its steps, the text of all, and a single step's output. */
+void srv_wire_run(srv_buf *b, const attn_result *result, bool sampled, srv_stream *steps);
 void srv_wire_verify(srv_buf *b, const attn_result *result);
 
 #endif

@@ -68,6 +68,31 @@ bool srv_json_floats(srv_buf *b, const float *v, size_t n)
     return srv_buf_append(b, "]", 1);
 }
 
+bool srv_json_float(srv_buf *b, float v)
+{
+    char text[SRV_FLOAT_TEXT_MAX];
+    const size_t len = srv_float_format(text, v);
+    b->failed |= len == 0;
+    return srv_buf_append(b, text, len);
+}
+
+bool srv_json_u32s(srv_buf *b, const uint32_t *v, size_t n)
+{
+    srv_buf_append(b, "[", 1);
+    for (size_t i = 0; i < n; i++) {
+        char text[16], *p = text + sizeof text;
+        uint32_t rest = v[i];
+        do
+            *--p = (char)('0' + rest % 10);
+        while (rest /= 10);
+        if (i > 0)
+            *--p = ',';
+        if (!srv_buf_append(b, p, (size_t)(text + sizeof text - p)))
+            return false;
+    }
+    return srv_buf_append(b, "]", 1);
+}
+
 bool srv_json_rows(srv_buf *b, const float *v, size_t rows, size_t cols)
 {
     srv_buf_append(b, "[", 1);

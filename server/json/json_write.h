@@ -18,6 +18,12 @@ bool srv_json_string(srv_buf *b, const char *s, size_t len);
 /* [v0,v1,...], each the shortest text that reads back to the same float32. */
 bool srv_json_floats(srv_buf *b, const float *v, size_t n);
 
+/* One number as above. */
+bool srv_json_float(srv_buf *b, float v);
+
+/* [v0,v1,...] of integers. */
+bool srv_json_u32s(srv_buf *b, const uint32_t *v, size_t n);
+
 /* [[...],[...]]. Shapes: v is [rows, cols]. */
 bool srv_json_rows(srv_buf *b, const float *v, size_t rows, size_t cols);
 

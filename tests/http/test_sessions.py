@@ -561,8 +561,6 @@ def test_cors(launch):
         ("GET", "/sessions/{}/tensors/blocks.0.attn.hook_q"),
         ("GET", "/sessions/{}/tokens"),
         ("GET", "/watch"),
-        ("POST", "/tokenize"),
-        ("POST", "/detokenize"),
     ],
 )
 def test_not_supported(client, sid, method, path):
