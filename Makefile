@@ -1,8 +1,8 @@
 # attnd. `make run` starts the server, `make test` tests it, `make help` names the rest.
 #
-# Everything built lies in build/<config>/, where <config> is release, asan, tsan (SAN=...) or
-# lint. Sources are found, not listed: engine/, server/, one executable per tests/unit/test_*.c and
-# per tests/bench/*.c.
+# Everything built lies in build/<config>/, where <config> is release, asan, tsan (SAN=...), lint or
+# fuzz. Sources are found, not listed: engine/, server/, one executable per tests/unit/test_*.c, per
+# tests/bench/*.c and per tests/fuzz/fuzz_*.c.
 
 SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
@@ -46,6 +46,8 @@ OPTIMIZE := -O2
 SANITIZE_release :=
 SANITIZE_asan := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 SANITIZE_tsan := -fsanitize=thread -fno-omit-frame-pointer
+SANITIZE_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
+    -fno-omit-frame-pointer
 SANITIZE := $(SANITIZE_$(CONFIG))
 
 CPPFLAGS := -I. -D_GNU_SOURCE -MMD -MP
@@ -66,6 +68,7 @@ object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
+FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCH_SUPPORT := tests/bench/machine_limits.c
 ECHO_SOURCES := tests/bench/echo_engine.c
 BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard tests/bench/*.c)))
@@ -73,16 +76,18 @@ C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/
 
 LIBRARY := $(BUILD)/libattnd.a
 TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
+FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 ECHO_SERVER := $(BUILD)/bench/echo_attnd
 OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
-    $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES))
+    $(FUZZ_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES))
 
 # ---------------------------------------------------------------------------------- packages
 
 RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
 TEST_PACKAGES := $(RUN_PACKAGES) libcmocka-dev python3-pytest python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
+FUZZ_PACKAGES := $(RUN_PACKAGES) clang libclang-rt-dev
 
 # Installs those of the Debian packages $(1) that are missing; quick when none is.
 define install
@@ -101,7 +106,8 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all run test unit http check bench float-sweep lint format everything install-deps clean help
+.PHONY: all run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint format \
+    everything install-deps clean help
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -128,7 +134,16 @@ $(LIBRARY): $(call object,$(LIBRARY_SOURCES))
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUPPORT)) $(LIBRARY)
 	@mkdir -p $(@D)
 	$(call show,LINK)
-	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -o $@
+
+# Replays what the fuzzers have found; their targets are functions named as their files.
+$(BUILD)/tests/test_fuzz_corpus: $(call object,$(FUZZ_SOURCES))
+$(BUILD)/obj/tests/fuzz/%.o: DEFINES = $(if $(filter fuzz,$(CONFIG)),,-DLLVMFuzzerTestOneInput=$(*F))
+
+$(FUZZERS): $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
+	@mkdir -p $(@D)
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
 
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(call object,$(BENCH_SUPPORT)) $(LIBRARY)
 	@mkdir -p $(@D)
@@ -144,7 +159,7 @@ $(ECHO_SERVER): $(call object,server/main.c $(ECHO_SOURCES)) $(LIBRARY)
 $(BUILD)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call show,CC)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(DEFINES) $(CFLAGS) -c $< -o $@
 
 # A .S file embeds the files whose paths it quotes.
 $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p' $$*.S)
@@ -153,7 +168,7 @@ $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p
 	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
 # Sanitizers make the unrolled kernels slow to compile; -O1 keeps that bearable.
-$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SAN),-O1,-O3)
+$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SANITIZE),-O1,-O3)
 $(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/compute/kernels_avx512.o: \
     ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
@@ -166,14 +181,11 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2")
 	$(call install,$(RUN_PACKAGES))
 	@$(PARALLEL_MAKE) all
-	@echo 'In a second terminal:'; echo; \
-	url=http://127.0.0.1:$(PORT); \
-	row=0.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0; \
-	echo "  curl -s $$url/models"; \
-	echo "  curl -s $$url/prefill -d '{\"session\":\"a\",\"inputs\":[[1,$$row],[2,$$row]]}'"; \
-	echo "  curl -sN $$url/decode -d '{\"session\":\"a\",\"steps\":5,\"stream\":true}'"; \
-	echo "  curl -s $$url/sessions/a"; \
-	echo "  curl -s -X DELETE $$url/sessions/a"; echo
+	@url=http://127.0.0.1:$(PORT); \
+	echo 'In a second terminal, in this folder:'; echo; \
+	echo "  curl $$url/prefill -d @clients/curl/prefill.json"; \
+	echo "  curl -N $$url/decode -d @clients/curl/decode.json"; \
+	echo "  curl $$url/sessions/demo"; echo
 	@exec $(BINARY) --port $(PORT) $(ARGS)
 
 # -------------------------------------------------------------------------------------- tests
@@ -200,6 +212,34 @@ http: $(BINARY) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@$(MAKE) --no-print-directory SAN=asan test
 	@$(MAKE) --no-print-directory SAN=tsan test
+
+FUZZ_SECONDS := 60
+FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SOURCES))
+FUZZ_LIMITS := -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10
+
+fuzz: ## feed every parser what it never saw (FUZZ_SECONDS=60 each, FUZZ_NAMES="json model")
+	$(call install,$(FUZZ_PACKAGES))
+	@$(PARALLEL_MAKE) CONFIG=fuzz CC=clang fuzzers
+	@cd build/fuzz; failed=; \
+	for name in $(FUZZ_NAMES); do \
+	    echo "== $$name"; mkdir -p corpus/$$name; dict=../../tests/fuzz/$$name.dict; \
+	    fuzzers/fuzz_$$name $(FUZZ_LIMITS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+	        $$([ ! -f $$dict ] || echo -dict=$$dict) -artifact_prefix=$$name- \
+	        corpus/$$name ../../tests/fuzz/corpus/$$name || failed="$$failed $$name"; \
+	done; \
+	for name in $$failed; do echo "FAILED: $$name"; done; [ -z "$$failed" ]
+
+fuzzers: $(FUZZERS)
+
+fuzz-corpus: ## keep as tests the few inputs that reach everything the fuzzers have reached
+	@$(PARALLEL_MAKE) CONFIG=fuzz CC=clang fuzzers
+	@cd build/fuzz; \
+	for name in $(FUZZ_NAMES); do \
+	    kept=../../tests/fuzz/corpus/$$name; mkdir -p $$kept corpus/$$name; \
+	    rm -rf merged && mkdir merged && \
+	    fuzzers/fuzz_$$name $(FUZZ_LIMITS) -merge=1 merged $$kept corpus/$$name 2>&1 | tail -1 && \
+	    rm -rf $$kept && mv merged $$kept || exit 1; \
+	done
 
 bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing
 	@$(BUILD)/bench/bench $(ARGS)
