@@ -218,8 +218,7 @@ void attn_model_get(const attn_engine *engine, size_t index, attn_model_info *in
         .n_sessions = model->n_sessions,
     };
     for (int dtype = 0; dtype < ATTN_DTYPES; dtype++)
-        info->kv_bytes_by_dtype[dtype] = attn_model_kv_bytes(model, (attn_dtype)dtype);
-    info->kv_bytes_per_position = info->kv_bytes_by_dtype[ATTN_F32];
+        info->kv_bytes_per_position[dtype] = attn_model_kv_bytes(model, (attn_dtype)dtype);
 }
 
 ptrdiff_t attn_model_find(const attn_engine *engine, const char *name)

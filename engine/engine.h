@@ -133,10 +133,9 @@ typedef struct attn_model_info {
     bool attention_bias, tie_word_embeddings;
     attn_dtype weights_dtype;
     uint64_t n_parameters;
-    uint64_t weights_bytes;         /* resident, packed */
-    uint64_t kv_bytes_per_position; /* f32 cache */
-    uint64_t kv_bytes_by_dtype[ATTN_DTYPES];
-    uint64_t input_bytes_per_position; /* when inputs are kept */
+    uint64_t weights_bytes;                      /* resident, packed */
+    uint64_t kv_bytes_per_position[ATTN_DTYPES]; /* by the cache's dtype */
+    uint64_t input_bytes_per_position;           /* when inputs are kept */
     uint64_t n_sessions;
 } attn_model_info;
 

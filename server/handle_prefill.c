@@ -76,19 +76,13 @@ static bool read_output(srv_exchange *x, bool is_language_model)
 
 static bool read_kv_dtype(srv_exchange *x, const srv_json_value *value, attn_request *request)
 {
-    static const char *const later[] = {"f16", "bf16", "q8"};
     if (!value->present)
         return true;
     request->has_kv_dtype = true;
-    request->kv_dtype = ATTN_F32;
-    if (!strcmp(value->string.text, attn_dtype_name(ATTN_F32)))
-        return true;
-    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
-        if (!strcmp(value->string.text, later[i])) {
-            srv_fail_with(x, 501, "not_supported", "kv_dtype",
-                          "only the cache dtype \"f32\" is built yet");
-            return false;
-        }
+    for (int dtype = 0; dtype < ATTN_DTYPES; dtype++) {
+        request->kv_dtype = (attn_dtype)dtype;
+        if (!strcmp(value->string.text, attn_dtype_name(request->kv_dtype)))
+            return true;
     }
     srv_fail_field(x, "kv_dtype", "kv_dtype is \"f32\", \"f16\", \"bf16\" or \"q8\"");
     return false;

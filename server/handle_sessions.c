@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void reply_session(srv_exchange *x, const attn_session_info *info)
+static void reply_session(srv_exchange *x, const attn_session_info *info, unsigned status)
 {
     srv_wire_session(&x->reply, info);
     srv_buf_puts(&x->reply, "\n");
-    srv_reply_json(x, 200);
+    srv_reply_json(x, status);
 }
 
 void srv_handle_session_list(srv_exchange *x)
@@ -46,7 +46,7 @@ void srv_handle_session_get(srv_exchange *x)
     if (attn_session_get(x->app->engine, x->id, &info, &error) != ATTN_OK)
         srv_fail_engine(x, &error);
     else
-        reply_session(x, &info);
+        reply_session(x, &info, 200);
 }
 
 void srv_handle_session_delete(srv_exchange *x)
@@ -56,6 +56,29 @@ void srv_handle_session_delete(srv_exchange *x)
         srv_fail_engine(x, &error);
     else
         srv_reply(x, 204, NULL);
+}
+
+void srv_handle_session_fork(srv_exchange *x)
+{
+    enum { AS, AT, IF_LENGTH, COUNT };
+    static const srv_json_field fields[COUNT] = {
+        [AS] = {"as", SRV_JSON_STRING, true, 0, SIZE_MAX},
+        [AT] = {"at", SRV_JSON_INTEGER, false, 0, SRV_JSON_INTEGER_MAX},
+        [IF_LENGTH] = {"if_length", SRV_JSON_INTEGER, false, 0, SRV_JSON_INTEGER_MAX},
+    };
+    srv_json_value v[COUNT];
+    if (!srv_read_body(x, fields, COUNT, v))
+        return;
+    uint64_t at = v[AT].present ? v[AT].integer : UINT64_MAX;
+    uint64_t if_length = v[IF_LENGTH].present ? v[IF_LENGTH].integer : UINT64_MAX;
+    attn_session_info info;
+    attn_error error;
+    if (attn_session_fork(x->app->engine, x->id, v[AS].string.text, at, if_length, &info, &error) !=
+        ATTN_OK)
+        srv_fail_engine(x, &error);
+    else
+        reply_session(x, &info, 201);
+    srv_json_values_free(fields, COUNT, v);
 }
 
 void srv_handle_session_truncate(srv_exchange *x)
@@ -75,7 +98,7 @@ void srv_handle_session_truncate(srv_exchange *x)
         ATTN_OK)
         srv_fail_engine(x, &error);
     else
-        reply_session(x, &info);
+        reply_session(x, &info, 200);
     srv_json_values_free(fields, COUNT, v);
 }
 
@@ -96,7 +119,7 @@ void srv_handle_session_cancel(srv_exchange *x)
     if (attn_session_cancel(x->app->engine, x->id, &info, &error) != ATTN_OK)
         srv_fail_engine(x, &error);
     else
-        reply_session(x, &info);
+        reply_session(x, &info, 200);
 }
 
 static void finish_verify(srv_exchange *x)

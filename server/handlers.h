@@ -49,6 +49,7 @@ void srv_handle_decode(srv_exchange *x);
 void srv_handle_session_list(srv_exchange *x);
 void srv_handle_session_get(srv_exchange *x);
 void srv_handle_session_delete(srv_exchange *x);
+void srv_handle_session_fork(srv_exchange *x);
 void srv_handle_session_truncate(srv_exchange *x);
 void srv_handle_session_cancel(srv_exchange *x);
 void srv_handle_session_verify(srv_exchange *x);

@@ -22,7 +22,7 @@ static const srv_route routes[] = {
     {"GET", "/sessions/{id}", srv_handle_session_get, SESSION, JSON},
     {"DELETE", "/sessions/{id}", srv_handle_session_delete, SESSION | BLOCKS, 0},
     {"GET", "/sessions/{id}/tokens", srv_handle_session_tokens, SESSION | BLOCKS, JSON},
-    {"POST", "/sessions/{id}/fork", NULL, SESSION | BODY, 0},
+    {"POST", "/sessions/{id}/fork", srv_handle_session_fork, SESSION | BODY | BLOCKS, JSON},
     {"POST", "/sessions/{id}/truncate", srv_handle_session_truncate, SESSION | BODY | BLOCKS, JSON},
     {"POST", "/sessions/{id}/cancel", srv_handle_session_cancel, SESSION | BODY | BLOCKS, JSON},
     {"POST", "/sessions/{id}/verify", srv_handle_session_verify, SESSION | BODY, JSON},

@@ -188,11 +188,14 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
     put_double(b, m.rms_norm_eps);
     srv_buf_printf(b,
                    ",\"qk_norm\":%s,\"torch_dtype\":\"%s\",\"parameters\":%" PRIu64
-                   ",\"weights_bytes\":%" PRIu64 ",\"kv_bytes_per_position\":{\"f32\":%" PRIu64
-                   "},\"input_bytes_per_position\":%" PRIu64 ",\"sessions\":%" PRIu64,
+                   ",\"weights_bytes\":%" PRIu64 ",\"kv_bytes_per_position\":",
                    m.qk_norm ? "true" : "false", torch_dtype(m.weights_dtype), m.n_parameters,
-                   m.weights_bytes, m.kv_bytes_per_position, m.input_bytes_per_position,
-                   m.n_sessions);
+                   m.weights_bytes);
+    for (int dtype = 0; dtype < ATTN_DTYPES; dtype++)
+        srv_buf_printf(b, "%s\"%s\":%" PRIu64, dtype ? "," : "{",
+                       attn_dtype_name((attn_dtype)dtype), m.kv_bytes_per_position[dtype]);
+    srv_buf_printf(b, "},\"input_bytes_per_position\":%" PRIu64 ",\"sessions\":%" PRIu64,
+                   m.input_bytes_per_position, m.n_sessions);
     if (m.is_language_model)
         put_language_fields(b, &m);
     srv_buf_printf(b,

@@ -97,7 +97,6 @@ PREFILL = [
         prefill(f"{name} of a language model", {name: value}, param=name)
         for name, value in LANGUAGE_PREFILL.items()
     ],
-    prefill("kv_dtype not built", {"kv_dtype": "q8"}, "not_supported", "kv_dtype", 501),
     prefill("unknown model", {"model": "nobody"}, "model_not_found", "model", 404),
     prefill("empty model", {"model": ""}, "model_not_found", "model", 404),
     prefill("unknown field", {"prompt": 1}, param=None),

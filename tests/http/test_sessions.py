@@ -555,7 +555,6 @@ def test_cors(launch):
 @pytest.mark.parametrize(
     "method, path",
     [
-        ("POST", "/sessions/{}/fork"),
         ("GET", "/sessions/{}/snapshot"),
         ("PUT", "/sessions/{}/snapshot"),
         ("GET", "/sessions/{}/tensors/blocks.0.attn.hook_q"),

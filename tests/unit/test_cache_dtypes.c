@@ -87,7 +87,7 @@ static void test_bytes_are_what_the_formula_says(void **state)
         assert_int_equal(info.kv.dtype, d);
         assert_int_equal(info.kv.n_pages, 3);
         assert_int_equal(info.kv.bytes, 48 * 2 * 3 * 2 * head_row[d]);
-        assert_int_equal(model.kv_bytes_by_dtype[d], 2 * 3 * 2 * head_row[d]);
+        assert_int_equal(model.kv_bytes_per_position[d], 2 * 3 * 2 * head_row[d]);
     }
     attn_engine_close(engine);
 }
