@@ -48,7 +48,7 @@ def test_fork_of_a_busy_session(client, sid):
     copy = fork(client, sid, **{"as": f"{sid}.b"}).ok(201)
     assert copy["length"] >= 5
     stream.hang_up()
-    eventually(lambda: not client.session(sid)["in_flight"])
+    eventually(lambda: not client.session(sid)["in_flight"], "the stream to end")
     assert client.verify(f"{sid}.b")["bit_identical"]
 
 
