@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#define SYSTEM_PAGE ((uintptr_t)4096)
+#define SYSTEM_PAGE ((size_t)4096)
 /* Small pages go back to the system in groups of about this size. */
 #define GROUP_BYTES ((size_t)64 << 10)
 /* Free memory of a class that stays resident, so that short sessions do not fault it in anew. */
@@ -201,33 +201,51 @@ uint32_t attn_page_take(attn_page_class *pages)
     return id;
 }
 
-/* Gives the whole system pages inside [begin, begin + bytes) back. */
-static void return_memory(unsigned char *begin, size_t bytes)
+/* Gives [begin, end) of the class's memory back; both are on system pages. */
+static void return_memory(const attn_page_class *pages, size_t begin, size_t end)
 {
-    uintptr_t first = ((uintptr_t)begin + SYSTEM_PAGE - 1) & ~(SYSTEM_PAGE - 1);
-    uintptr_t end = ((uintptr_t)begin + bytes) & ~(SYSTEM_PAGE - 1);
-    if (end > first)
-        madvise(begin + (first - (uintptr_t)begin), end - first, MADV_DONTNEED);
+    if (end > begin)
+        madvise(pages->base + begin, end - begin, MADV_DONTNEED);
+}
+
+static bool group_is_cold(const attn_page_class *pages, size_t index)
+{
+    return index >= class_groups(pages) || pages->groups[index].state == GROUP_COLD;
+}
+
+/* Returns the memory of a group whose last page is being freed. The system pages at its ends it may
+ * share with its neighbours: those go when they hold nothing either. Of a group of small pages
+ * others could be taken meanwhile, so it goes under the lock; a page that is a group by itself is on
+ * no list, so its megabytes may go outside it. */
+static void return_group_locked(attn_page_class *pages, size_t index)
+{
+    size_t begin = index * group_bytes(pages), end = begin + group_bytes(pages);
+    size_t size = (size_t)pages->n_pages * pages->page_bytes;
+    end = end < size ? end : size;
+    size_t first = (begin + SYSTEM_PAGE - 1) & ~(SYSTEM_PAGE - 1), last = end & ~(SYSTEM_PAGE - 1);
+    bool alone = pages->pages_per_group == 1;
+    if (alone)
+        attn_mutex_unlock(&pages->arena->mutex);
+    return_memory(pages, first, last);
+    if (alone)
+        attn_mutex_lock(&pages->arena->mutex);
+    if (first > begin && group_is_cold(pages, index - 1))
+        return_memory(pages, first - SYSTEM_PAGE, first);
+    if (last < end && group_is_cold(pages, index + 1))
+        return_memory(pages, last, last + SYSTEM_PAGE);
 }
 
 /* Frees one page whose last reference went; its memory is returned before it counts as available
- * again. A page that is a group by itself is on no list meanwhile, so its megabytes may go back
- * outside the lock; of a group of small pages others could be taken, so that one stays inside. */
+ * again. */
 static void free_page(attn_page_class *pages, uint32_t id)
 {
     attn_arena *arena = pages->arena;
-    uint32_t group_index = id / pages->pages_per_group;
-    group *g = &pages->groups[group_index];
-    unsigned char *begin = pages->base + (size_t)group_index * group_bytes(pages);
+    size_t index = id / pages->pages_per_group;
+    group *g = &pages->groups[index];
     attn_mutex_lock(&arena->mutex);
     bool cold = g->n_used == 1 && pages->warm_bytes + group_bytes(pages) > WARM_BYTES;
-    if (cold && pages->pages_per_group == 1) {
-        attn_mutex_unlock(&arena->mutex);
-        return_memory(begin, group_bytes(pages));
-        attn_mutex_lock(&arena->mutex);
-    } else if (cold) {
-        return_memory(begin, group_bytes(pages));
-    }
+    if (cold)
+        return_group_locked(pages, index);
     if (--g->n_used == 0) {
         g->state = cold ? GROUP_COLD : GROUP_WARM;
         if (!cold)
