@@ -88,8 +88,22 @@ static void test_floats(void **state)
     assert_true(srv_json_rows(&b, v, 2, 3));
     assert_true(srv_json_rows(&b, v, 0, 3));
     assert_true(srv_json_rows(&b, v, 3, 1));
+    assert_true(srv_json_float(&b, -1.5e-9f));
     assert_string_equal(b.data, "[][1][1,-0.5,1e-9,0.1,-0,3][[1,-0.5,1e-9],[0.1,-0,3]][]"
-                                "[[1],[-0.5],[1e-9]]");
+                                "[[1],[-0.5],[1e-9]]-1.5e-9");
+    srv_buf_free(&b);
+}
+
+static void test_ids(void **state)
+{
+    (void)state;
+    const uint32_t v[] = {0, 7, 10, 1000000, UINT32_MAX};
+    srv_buf b;
+    srv_buf_init(&b, 1000);
+    assert_true(srv_json_u32s(&b, NULL, 0));
+    assert_true(srv_json_u32s(&b, v, 1));
+    assert_true(srv_json_u32s(&b, v, 5));
+    assert_string_equal(b.data, "[][0][0,7,10,1000000,4294967295]");
     srv_buf_free(&b);
 }
 
@@ -133,6 +147,9 @@ static void test_what_is_not_finite_fails(void **state)
     srv_buf_clear(&b);
     assert_false(srv_json_ms(&b, (double)INFINITY));
     assert_true(b.failed);
+    srv_buf_clear(&b);
+    assert_false(srv_json_float(&b, -INFINITY));
+    assert_true(b.failed);
     srv_buf_free(&b);
 }
 
@@ -140,7 +157,9 @@ static void test_every_limit_is_kept(void **state)
 {
     (void)state;
     const float v[] = {0.5f, 0.25f, 100};
-    static const char expected[] = "\"a\\nb\\u0001\"[0.5,0.25,100]true-5[[0.5],[0.25]]1.500";
+    static const char expected[] =
+        "\"a\\nb\\u0001\"[0.5,0.25,100]true-5[[0.5],[0.25]]1.500[7,42]0.5";
+    const uint32_t ids[] = {7, 42};
     for (size_t limit = 0; limit < sizeof expected + 2; limit++) {
         srv_buf b;
         srv_buf_init(&b, limit);
@@ -150,6 +169,8 @@ static void test_every_limit_is_kept(void **state)
         srv_json_i64(&b, -5);
         srv_json_rows(&b, v, 2, 1);
         srv_json_ms(&b, 1.5);
+        srv_json_u32s(&b, ids, 2);
+        srv_json_float(&b, 0.5f);
         assert_int_equal(b.failed, limit < sizeof expected - 1);
         assert_true(b.len <= limit);
         if (b.data)
@@ -164,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_scalars),
         cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_ids),
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_what_is_not_finite_fails),
         cmocka_unit_test(test_every_limit_is_kept),
