@@ -167,7 +167,7 @@ static void check_contents(size_t page_bytes, size_t n_pages)
     attn_page_class *pages = new_class(arena, page_bytes, 0);
     attn_page_class *other = new_class(arena, 64, 0);
     uint32_t *ids = malloc(n_pages * sizeof *ids);
-    for (int round = 0; round < (SANITIZED ? 1 : 3); round++) {
+    for (int round = 0; round < (SANITIZED ? 1 : 2); round++) {
         reserve(arena, page_bytes * n_pages);
         for (size_t i = 0; i < n_pages; i++) {
             ids[i] = attn_page_take(pages);
@@ -318,7 +318,7 @@ static void check_threads(size_t small, size_t big, unsigned n_rounds)
 static void test_threads(void **state)
 {
     (void)state;
-    const unsigned n = SANITIZED ? 1000 : 12000;
+    const unsigned n = SANITIZED ? 1000 : 6000;
     check_threads(3072, 66 << 10, n);
     check_threads(40000, 300 << 10, n / 4);
     check_threads(64, 2048, n);
@@ -342,8 +342,8 @@ static size_t resident_bytes(void)
 
 static void check_resident(size_t page_bytes)
 {
-    const size_t n = 192 * MIB / page_bytes;
-    attn_arena *arena = new_arena(256 * MIB);
+    const size_t n = 64 * MIB / page_bytes;
+    attn_arena *arena = new_arena(80 * MIB);
     attn_page_class *pages = new_class(arena, page_bytes, 0);
     uint32_t *ids = malloc(n * sizeof *ids);
     memset(ids, 0, n * sizeof *ids);
@@ -354,7 +354,7 @@ static void check_resident(size_t page_bytes)
             ids[i] = attn_page_take(pages);
             memset(attn_page_data(pages, ids[i]), 1, page_bytes);
         }
-        assert_true(resident_bytes() > before + 180 * MIB);
+        assert_true(resident_bytes() > before + 56 * MIB);
         if (round == 0) {
             attn_page_drop(pages, ids, n);
         } else {
@@ -366,7 +366,7 @@ static void check_resident(size_t page_bytes)
         }
         /* 4 MiB stay warm; the tables cost a few bytes a page. */
         size_t after = resident_bytes();
-        printf("pages of %zu bytes: %.1f MiB stay of 192\n", page_bytes,
+        printf("pages of %zu bytes: %.1f MiB stay of 64\n", page_bytes,
                ((double)after - (double)before) / (double)MIB);
         assert_true(after < before + 8 * MIB);
     }
