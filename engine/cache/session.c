@@ -111,9 +111,8 @@ static uint32_t copy_page(const attn_session *session, uint32_t id, size_t n)
 attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_error *err)
 {
     uint64_t n_pages = pages_for(length), have = session->n_pages;
-    uint64_t extra = n_pages > have ? n_pages - have : 0;
-    if (length > session->length && last_page_is_shared(session))
-        extra++;
+    bool copies_last = length > session->length && last_page_is_shared(session);
+    uint64_t extra = (n_pages > have ? n_pages - have : 0) + copies_last;
     uint64_t table_extra = n_pages > session->page_table_capacity
                                ? (n_pages - session->page_table_capacity) * sizeof(uint32_t)
                                : 0;
@@ -127,14 +126,16 @@ attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_er
     }
     attn_arena_charge(session->arena, table_extra);
     session->reserved_pages = extra;
+    session->copies_last = copies_last;
     return ATTN_OK;
 }
 
 void attn_session_take_pages(attn_session *session, uint64_t length)
 {
     uint64_t n_pages = session->n_pages;
-    if (length > session->length && last_page_is_shared(session)) {
+    if (session->copies_last) {
         ATTN_ASSERT(session->reserved_pages > 0);
+        session->copies_last = false;
         uint32_t shared = session->page_table[n_pages - 1];
         uint32_t own = copy_page(session, shared, session->length % ATTN_PAGE_POSITIONS);
         session->reserved_pages--;
@@ -197,7 +198,8 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
         fork->n_pages = n_full + 1;
         attn_page_drop(session->pages, &last, 1);
     }
-    session->forked = fork->forked = n_full > 0;
+    if (n_full > 0)
+        session->forked = fork->forked = true;
     return true;
 }
 
@@ -217,8 +219,11 @@ attn_status attn_session_share(attn_session *session, bool held, uint64_t length
     }
     attn_arena_charge(fork->arena, table_bytes);
     fork->reserved_pages = n_own;
-    if (!share_pages(session, length, fork))
-        return attn_fail(err, ATTN_E_LENGTH_MISMATCH, "at", "the session became shorter meanwhile");
+    if (!share_pages(session, length, fork)) {
+        attn_fail(err, ATTN_E_LENGTH_MISMATCH, "at", "the session became shorter meanwhile");
+        attn_error_detail(err, "length", session->length);
+        return ATTN_E_LENGTH_MISMATCH;
+    }
     attn_session_commit(fork, length);
     if (held && length == session->length && session->has_last_output) {
         memcpy(fork->last_output, session->last_output,

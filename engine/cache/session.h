@@ -10,8 +10,9 @@
  *
  * Sharing: a page may stand in several page tables. A fork shares the pages that its positions fill
  * and copies the positions of a page that they do not fill, so what a running session still writes
- * is never shared. After a truncate the last page may be a shared one: it is copied before the next
- * position is written, and attn_session_reserve counts that copy.
+ * is never shared, but for the moment of such a copy, which reads committed positions alone. After a
+ * truncate the last page may be a shared one: attn_session_reserve sees that and counts a copy, which
+ * is made before the next position is written.
  *
  * Page layout: a block (block.h) for each [layer][kv_head], K after RoPE; then, when inputs are
  * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32.
@@ -51,6 +52,7 @@ typedef struct attn_session {
     _Atomic uint64_t length;         /* committed positions */
     _Atomic uint64_t n_pages;        /* page_table[0, n_pages) are taken */
     _Atomic uint64_t reserved_pages; /* promised to the running job */
+    bool copies_last;                /* one of them is for a copy of the last page, a shared one */
     attn_mutex table_mutex;
     uint32_t *page_table;
     size_t page_table_capacity;

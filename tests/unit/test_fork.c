@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +31,8 @@ static const float *rows(void)
 
 static void prefill(attn_engine *engine, const char *session, size_t first, size_t n)
 {
-    run r = run_prefill(engine, session, NULL, rows() + first * HIDDEN, n, HIDDEN,
-                        ATTN_OUTPUT_NONE);
+    run r =
+        run_prefill(engine, session, NULL, rows() + first * HIDDEN, n, HIDDEN, ATTN_OUTPUT_NONE);
     assert_int_equal(r.submitted, ATTN_OK);
     assert_int_equal(r.reason, ATTN_REASON_LENGTH);
 }
@@ -77,6 +79,9 @@ static void test_pages_are_shared_and_counted_once(void **state)
     assert_int_equal(after.kv.bytes, 8 * PAGE_KV_BYTES); /* the page that is not full is copied */
     assert_int_equal(after.kv.shared_bytes, 6 * PAGE_KV_BYTES);
     assert_int_equal(after.positions, 200);
+    fork_at(engine, "a", "short", 5); /* shares none, and hides none */
+    assert_int_equal(info_of(engine, "a").kv.shared_bytes, 6 * PAGE_KV_BYTES);
+    assert_int_equal(attn_session_delete(engine, "short", NULL), ATTN_OK);
     assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
     assert_int_equal(info_of(engine, "b").kv.shared_bytes, 0);
     attn_engine_totals(engine, &after);
@@ -193,6 +198,53 @@ static void test_fork_of_a_session_at_work(void **state)
     attn_engine_close(engine);
 }
 
+typedef struct forker {
+    attn_engine *engine;
+    const char *child;
+    _Atomic bool *over;
+} forker;
+
+static void *fork_and_delete(void *arg)
+{
+    const forker *f = arg;
+    while (!*f->over) {
+        attn_session_info info;
+        attn_status status =
+            attn_session_fork(f->engine, "a", f->child, UINT64_MAX, UINT64_MAX, &info, NULL);
+        if (status == ATTN_OK)
+            status = attn_session_delete(f->engine, f->child, NULL);
+        (void)status;
+    }
+    return NULL;
+}
+
+/* The page that a fork copies is shared for that moment; the steps beside it must not mind. */
+static void test_forks_beside_every_step(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain(2);
+    _Atomic bool over = false;
+    forker forkers[] = {{engine, "b", &over}, {engine, "c", &over}, {engine, "d", &over}};
+    pthread_t threads[3];
+    for (int round = 0; round < 3; round++) {
+        prefill(engine, "a", 0, 1);
+        over = false;
+        for (int i = 0; i < 3; i++)
+            pthread_create(&threads[i], NULL, fork_and_delete, &forkers[i]);
+        run r = run_steps(engine, "a", 1000);
+        over = true;
+        for (int i = 0; i < 3; i++)
+            pthread_join(threads[i], NULL);
+        assert_int_equal(r.reason, ATTN_REASON_LENGTH);
+        run_free(&r);
+        assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
+    }
+    attn_totals totals;
+    attn_engine_totals(engine, &totals);
+    assert_int_equal(totals.allocated_bytes + totals.reserved_bytes, 0);
+    attn_engine_close(engine);
+}
+
 static void test_a_thousand_forks_cost_their_tables(void **state)
 {
     (void)state;
@@ -251,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_truncate_into_a_shared_page),
         cmocka_unit_test(test_feedback_continues),
         cmocka_unit_test(test_fork_of_a_session_at_work),
+        cmocka_unit_test(test_forks_beside_every_step),
         cmocka_unit_test(test_a_thousand_forks_cost_their_tables),
         cmocka_unit_test(test_what_cannot_be_forked),
     };
