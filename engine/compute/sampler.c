@@ -151,13 +151,21 @@ static uint32_t draw(const attn_sampler *s, size_t n, double u)
     return s->ids[n - 1];
 }
 
-uint32_t attn_sampler_choose(attn_sampler *s, const attn_sampling *sampling,
-                             const attn_session *session, uint64_t position, const float *logits)
+/* Takes every token in as a candidate. Returns their number. */
+static size_t take_in(attn_sampler *s, const attn_sampling *sampling, const attn_session *session,
+                      const float *logits)
 {
     size_t n = session->model->config.vocab_size;
     memcpy(s->logits, logits, n * sizeof *logits);
     if (sampling->repetition_penalty != 1.0f)
         penalize(s, session, session->length, sampling->repetition_penalty);
+    return n;
+}
+
+uint32_t attn_sampler_choose(attn_sampler *s, const attn_sampling *sampling,
+                             const attn_session *session, uint64_t position, const float *logits)
+{
+    size_t n = take_in(s, sampling, session, logits);
     if (sampling->temperature == 0.0f)
         return argmax(s->logits, n);
     for (size_t i = 0; i < n; i++) {
@@ -167,7 +175,9 @@ uint32_t attn_sampler_choose(attn_sampler *s, const attn_sampling *sampling,
     if (sampling->top_k > 0 && sampling->top_k < n)
         n = keep_best(s, n, sampling->top_k, __builtin_inf());
     float max, sum;
-    s->kernels->softmax(n, s->logits, &max, &sum);
+    /* Divided by a temperature so low that they overflow, only the best has a chance. */
+    if (!s->kernels->softmax(n, s->logits, &max, &sum))
+        return argmax(s->logits, take_in(s, sampling, session, logits));
     if (sampling->top_p < 1.0f)
         n = keep_best(s, n, n, (double)sampling->top_p * (double)sum);
     if (sampling->min_p > 0.0f)
