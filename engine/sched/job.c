@@ -235,6 +235,8 @@ static attn_status prepare_sampling(attn_job *job, attn_error *err)
             s->seed = attn_now_ns();
         s->seed %= SEED_LIMIT;
     }
+    if (s->n_logprobs > model->config.vocab_size)
+        s->n_logprobs = model->config.vocab_size;
     job->result.seed = s->seed;
     job->stop_token_ids = attn_alloc(s->n_stop_token_ids, sizeof *job->stop_token_ids);
     if (job->stop_token_ids == NULL)
@@ -420,7 +422,7 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
     status = attn_job_admit(job, err);
     if (status != ATTN_OK) {
         job->session = NULL;
-        if (attn_sessions_release(engine->sessions, session, false))
+        if (attn_sessions_release(engine->sessions, session, false, NULL))
             attn_scheduler_kick(engine->scheduler);
     }
     return status;
@@ -515,8 +517,7 @@ static bool release_session(attn_job *job, bool failed)
     attn_session_settle(session, session->length);
     if (job->created && failed && session->length == 0)
         attn_sessions_remove(table, session);
-    bool waiting = attn_sessions_release(table, session, true);
-    attn_sessions_info(table, session, &job->result.session);
+    bool waiting = attn_sessions_release(table, session, true, &job->result.session);
     attn_sessions_unreference(table, session);
     return waiting;
 }

@@ -542,9 +542,8 @@ static void sample(void *ctx, size_t item, unsigned worker)
         attn_sampler_choose(s->samplers[worker], sampling, session, session->length, logits);
     if (sampling->n_logprobs == 0)
         return;
-    size_t n = sampling->n_logprobs < vocab ? sampling->n_logprobs : vocab;
-    attn_sampler_logprobs(s->samplers[worker], logits, vocab, n, job->logprobs);
-    for (size_t i = 0; i < n; i++)
+    attn_sampler_logprobs(s->samplers[worker], logits, vocab, sampling->n_logprobs, job->logprobs);
+    for (size_t i = 0; i < sampling->n_logprobs; i++)
         attn_token_text(session->model->tokenizer, job->logprobs[i].token, job->logprobs[i].text,
                         ATTN_TOKEN_TEXT_MAX);
 }
@@ -599,8 +598,9 @@ static void sample_next(attn_scheduler *s, const attn_model *model)
     }
 }
 
-/* One batch of the next model that has ready rows. False when none has. */
-static bool run_next(attn_scheduler *s)
+/* One batch of the next model that has ready rows. None has when every run that was sampled ended;
+ * others may then be left that are still to be sampled. */
+static void run_next(attn_scheduler *s)
 {
     for (size_t i = 0; i < s->engine->n_models && s->active.first != NULL; i++) {
         const attn_model *model = s->engine->models[s->next_model++ % s->engine->n_models].model;
@@ -609,10 +609,9 @@ static bool run_next(attn_scheduler *s)
         double cost = plan(s, model);
         if (s->n_parts > 0) {
             run_batch(s, model, cost);
-            return true;
+            return;
         }
     }
-    return false;
 }
 
 /* When the scheduler must look again although nobody calls. */
@@ -632,7 +631,7 @@ static void expire(attn_scheduler *s, uint64_t now)
 {
     if (s->engine->n_mortal == 0 || now < s->next_expiry_ns)
         return;
-    s->engine->sessions_expired += attn_sessions_expire_some(s->engine->sessions);
+    attn_sessions_expire_some(s->engine->sessions);
     s->next_expiry_ns = now + 1000000000u / ATTN_SESSION_STRIPES;
 }
 
@@ -681,7 +680,8 @@ static void *scheduler_main(void *arg)
             next_look_ns = now + LOOK_NS;
         }
         expire(s, now);
-        idle = !run_next(s);
+        run_next(s);
+        idle = s->active.first == NULL;
     }
     return NULL;
 }

@@ -88,13 +88,14 @@ static void on_done(void *ctx)
     pthread_mutex_unlock(&h->mutex);
 }
 
-run_handle *run_start(attn_engine *engine, const attn_request *request, run *result)
+static run_handle *start(attn_engine *engine, const attn_request *request, run *result,
+                         uint64_t hold_at)
 {
     *result = (run){0};
     run_handle *h = calloc(1, sizeof *h);
     h->result = result;
     h->decode = request->kind == ATTN_JOB_DECODE;
-    h->hold_at = UINT64_MAX;
+    h->hold_at = hold_at;
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->cond, NULL);
     attn_sink sink = {.ctx = h, .ready = on_ready, .step = on_step, .done = on_done};
@@ -102,6 +103,16 @@ run_handle *run_start(attn_engine *engine, const attn_request *request, run *res
     if (result->submitted != ATTN_OK)
         h->done = true;
     return h;
+}
+
+run_handle *run_start(attn_engine *engine, const attn_request *request, run *result)
+{
+    return start(engine, request, result, UINT64_MAX);
+}
+
+run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result)
+{
+    return start(engine, request, result, 0);
 }
 
 void run_cancel(run_handle *h)

@@ -51,6 +51,8 @@ void run_free(run *r);
 /* A job in flight, for tests that overlap several. Heap object; wait ends and frees it. */
 typedef struct run_handle run_handle;
 run_handle *run_start(attn_engine *engine, const attn_request *request, run *result);
+/* The same, its sink not ready until run_resume. */
+run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result);
 void run_cancel(run_handle *handle);
 /* Lets the sink say "not ready" once `steps` steps have been taken, until run_resume. */
 void run_hold_at(run_handle *handle, uint64_t steps);

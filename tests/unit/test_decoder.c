@@ -217,6 +217,70 @@ static void test_truncate_replays_the_last_token(void **state)
     attn_engine_close(engine);
 }
 
+/* More runs than one batch samples, which all end at their first token: nobody waits for ever. */
+static void test_many_runs_end_at_once(void **state)
+{
+    (void)state;
+    enum { RUNS = 700 };
+    static run results[RUNS];
+    static run_handle *handles[RUNS];
+    attn_engine *engine = open_golden(0, 2, "auto");
+    static const uint32_t prompt[] = {5, 6, 7};
+    run p = prefill_tokens(engine, "a", prompt, 3, false);
+    for (int i = 0; i < RUNS; i++) {
+        char id[16];
+        attn_session_info info;
+        snprintf(id, sizeof id, "a%d", i);
+        assert_int_equal(attn_session_fork(engine, "a", id, UINT64_MAX, UINT64_MAX, &info, NULL),
+                         ATTN_OK);
+        attn_request r = attn_request_init(ATTN_JOB_DECODE);
+        r.session = id;
+        r.steps = 1;
+        r.sampling.stop_token_ids = &p.next[0].token;
+        r.sampling.n_stop_token_ids = 1;
+        handles[i] = run_start_held(engine, &r, &results[i]);
+    }
+    for (int i = 0; i < RUNS; i++)
+        run_resume(handles[i]);
+    for (int i = 0; i < RUNS; i++) {
+        run_wait(handles[i]);
+        assert_int_equal(results[i].reason, ATTN_REASON_STOP);
+        run_free(&results[i]);
+    }
+    run_free(&p);
+    attn_engine_close(engine);
+}
+
+/* So low that logits overflow when divided by it: only the best is left, as it is a little above. */
+static void test_the_lowest_temperatures_are_greedy(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_golden(0, 1, "auto");
+    static const uint32_t prompt[] = {5, 6, 7};
+    static const float temperatures[] = {0.0f, 1e-6f, 1e-30f, 1.2e-38f, 1e-44f};
+    static const uint32_t top_k[] = {0, 0, 0, 5, 5};
+    run p = prefill_tokens(engine, "a", prompt, 3, false), first = {0};
+    for (size_t i = 0; i < sizeof temperatures / sizeof *temperatures; i++) {
+        attn_request r = attn_request_init(ATTN_JOB_DECODE);
+        r.session = "a";
+        r.steps = 20;
+        r.sampling.temperature = temperatures[i];
+        r.sampling.top_k = top_k[i];
+        r.sampling.ignore_eos = true;
+        run d = run_job(engine, &r);
+        assert_int_equal(d.n_tokens, 20);
+        if (i == 0)
+            first = d;
+        assert_memory_equal(d.tokens, first.tokens, 20 * sizeof *d.tokens);
+        if (i > 0)
+            run_free(&d);
+        assert_int_equal(attn_session_truncate(engine, "a", 3, UINT64_MAX, NULL, NULL), ATTN_OK);
+    }
+    run_free(&first);
+    run_free(&p);
+    attn_engine_close(engine);
+}
+
 static void test_wrong_tokens_are_refused(void **state)
 {
     (void)state;
@@ -244,6 +308,8 @@ int main(void)
         cmocka_unit_test(test_greedy_runs_equal_pytorch),
         cmocka_unit_test(test_splitting_and_instruction_set_change_no_token),
         cmocka_unit_test(test_truncate_replays_the_last_token),
+        cmocka_unit_test(test_many_runs_end_at_once),
+        cmocka_unit_test(test_the_lowest_temperatures_are_greedy),
         cmocka_unit_test(test_wrong_tokens_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
