@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Steps of one match attempt. Linear expressions need a few per byte of text; one that would
- * explode is stopped after a fraction of a second. */
+ * explode is stopped after a fraction of a second. Memory is for expressions that repeat groups. */
 #define MATCH_STEPS_MAX (5 * ATTN_TOKENIZER_TEXT_MAX)
 #define MATCH_KIB_MAX 65536u
 #define PATTERN_MAX 65536u
