@@ -15,6 +15,7 @@ from waiting import seconds
 BINARY = os.path.abspath(
     os.environ.get("ATTND_BINARY", contract.ROOT / "build" / "release" / "attnd")
 )
+KERNELS = ("scalar", "avx2", "avx512")
 # What sanitizers print when they find something.
 REPORT = re.compile(r"Sanitizer|runtime error:")
 
@@ -99,3 +100,26 @@ def run(*arguments, **variables):
         timeout=seconds(20),
         env=environment(**variables),
     )
+
+
+def refuses_kernels(name):
+    """None if this machine runs the kernels, else what the server says when it refuses them."""
+    process = subprocess.Popen(
+        [BINARY, "--kernels", name, "--port", "0"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        if process.stdout.readline():
+            return None
+        _, message = process.communicate(timeout=seconds(20))
+        assert process.returncode == 1
+        assert message.count("\n") == 1 and "--kernels" in message, message
+        return message.strip()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()

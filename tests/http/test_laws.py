@@ -1,23 +1,18 @@
 """The laws that a client can see: splitting (L1), company (L2), the instruction set (L5) and
 overflow (L8) change no bit of what a session gets."""
 
-import subprocess
-import threading
-
 import numpy as np
 import pytest
 
 from data import bits, golden, model_flags, outputs_of, same_bits
-from process import BINARY, environment
-from waiting import seconds
+from process import KERNELS, refuses_kernels
+from waiting import all_at_once
 
 MODEL = "chain3"
 TENSORS, METADATA = golden(MODEL)
 X = TENSORS["inputs"]
 LENGTH, HIDDEN = X.shape
 PROMPT = 130  # positions that the concurrent sessions prefill before they decode the rest
-
-KERNELS = ("scalar", "avx2", "avx512")
 
 
 @pytest.fixture(scope="module")
@@ -103,28 +98,6 @@ def test_truncate_and_replay(laws, expected, sid):
 
 
 # ------------------------------------------------------------------------------- L2: company
-
-
-def all_at_once(jobs):
-    """Runs the functions in threads of their own, all begun together; returns their results."""
-    barrier = threading.Barrier(len(jobs))
-    results, errors = [None] * len(jobs), []
-
-    def work(i):
-        try:
-            barrier.wait(seconds(30))
-            results[i] = jobs[i]()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
@@ -253,29 +226,6 @@ def test_threads(launch, everything_expected, threads):
     client = launch(*model_flags(MODEL), "--threads", threads).client
     assert client.get(f"/models/{MODEL}").ok()["threads"] == threads
     check_everything(everything(client), everything_expected)
-
-
-def refuses_kernels(name):
-    """None if this machine runs the kernels, else what the server says when it refuses them."""
-    process = subprocess.Popen(
-        [BINARY, "--kernels", name, "--port", "0"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    try:
-        if process.stdout.readline():
-            return None
-        _, message = process.communicate(timeout=seconds(20))
-        assert process.returncode == 1
-        assert message.count("\n") == 1 and "--kernels" in message, message
-        return message.strip()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate()
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
