@@ -79,8 +79,10 @@ TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 ECHO_SERVER := $(BUILD)/bench/echo_attnd
+LOAD_SOURCES := $(sort $(wildcard clients/load/*.c))
+LOAD := $(BUILD)/attn-load
 OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
-    $(FUZZ_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES))
+    $(FUZZ_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES) $(LOAD_SOURCES))
 
 # ---------------------------------------------------------------------------------- packages
 
@@ -106,7 +108,7 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint format \
+.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint format \
     everything install-deps clean help
 
 help: ## what can be made
@@ -117,14 +119,21 @@ help: ## what can be made
 
 # -------------------------------------------------------------------------------- build rules
 
-all: $(BINARY) ## the server, build/release/attnd
+all: $(BINARY) $(LOAD) ## the server and the load tester, build/release/attnd and attn-load
 	@:
 
-everything: $(BINARY) $(TESTS) $(BENCHES) $(ECHO_SERVER)
+load: $(LOAD) ## only the load tester, build/release/attn-load
+	@:
+
+everything: $(BINARY) $(LOAD) $(TESTS) $(BENCHES) $(ECHO_SERVER)
 
 $(BINARY): $(call object,server/main.c) $(LIBRARY)
 	$(call show,LINK)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(LOAD): $(call object,$(LOAD_SOURCES))
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ -lcjson -lm -o $@
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES))
 	$(call show,AR)
@@ -205,7 +214,7 @@ unit: $(TESTS) ## only the unit tests
 
 PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
-http: $(BINARY) ## only the whole-server tests (PYTEST_ARGS='-k decode')
+http: $(BINARY) $(LOAD) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
 	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
 
