@@ -245,12 +245,15 @@ static attn_status prepare_sampling(attn_job *job, attn_error *err)
         memcpy(job->stop_token_ids, s->stop_token_ids, s->n_stop_token_ids * sizeof(uint32_t));
     if (model->tokenizer == NULL)
         return ATTN_OK;
-    job->text = attn_run_text_create(model->tokenizer, session->length == 0, s->stop,
+    /* A character may lie across the end of the session so far: its beginning is in these. */
+    uint64_t first = session->length > ATTN_TEXT_CONTEXT ? session->length - ATTN_TEXT_CONTEXT : 0;
+    while (first > 0 &&
+           attn_token_continues(model->tokenizer, *attn_session_input_token(session, first)))
+        first--;
+    job->text = attn_run_text_create(model->tokenizer, first == 0, s->stop,
                                      job->n_tokens > 0 ? 0 : s->n_stop);
     if (job->text == NULL)
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a job");
-    /* A character may lie across the end of the session so far: its beginning is in these. */
-    uint64_t first = session->length > ATTN_TEXT_CONTEXT ? session->length - ATTN_TEXT_CONTEXT : 0;
     for (uint64_t p = first; p < session->length; p++)
         attn_run_text_prime(job->text, *attn_session_input_token(session, p));
     return ATTN_OK;

@@ -1,6 +1,7 @@
 #include "engine/sched/run_text.h"
 
 #include "engine/base/base.h"
+#include "engine/model/tokenizer_decode.h"
 
 #include <string.h>
 
@@ -111,6 +112,14 @@ void attn_run_text_rest(const attn_run_text *t, const char **out, size_t *len)
 {
     *out = t->held.len > 0 ? t->held.data : "";
     *len = t->held.len;
+}
+
+bool attn_token_continues(const attn_tokenizer *tokenizer, uint32_t token)
+{
+    size_t len;
+    return attn_tokenizer_is_byte(tokenizer, token) ||
+           attn_tokenizer_is_special(tokenizer, token) ||
+           attn_tokenizer_token(tokenizer, token, &len) == NULL;
 }
 
 void attn_token_text(const attn_tokenizer *tokenizer, uint32_t token, char *out, size_t size)

@@ -13,8 +13,8 @@
 
 typedef struct attn_run_text attn_run_text;
 
-/* Copies the stop texts. `at_start`: the run's first token begins the session. NULL when out of
- * memory. */
+/* Copies the stop texts. `at_start`: the first token it is given begins the session. NULL when out
+ * of memory. */
 attn_run_text *attn_run_text_create(const attn_tokenizer *tokenizer, bool at_start,
                                     const char *const *stop, size_t n_stop);
 void attn_run_text_destroy(attn_run_text *text); /* NULL allowed */
@@ -29,6 +29,10 @@ void attn_run_text_take(attn_run_text *text, uint32_t token, bool last, const ch
                         size_t *len);
 /* What is held back. */
 void attn_run_text_rest(const attn_run_text *text, const char **out, size_t *len);
+
+/* Whether the token's text depends on what stands before it: it is a byte of a run of bytes, which
+ * is UTF-8 as a whole or not at all, or has no text. */
+bool attn_token_continues(const attn_tokenizer *tokenizer, uint32_t token);
 
 /* One token's own text, NUL-terminated and cut to `size`; bytes that are no character become
  * U+FFFD. `tokenizer` NULL: empty. */
