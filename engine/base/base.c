@@ -16,6 +16,17 @@ void attn_assert_failed(const char *condition, const char *file, int line)
     abort();
 }
 
+/* Names of files and tensors may hold anything; a message is one line that no terminal obeys. */
+static void hide_controls(char *message)
+{
+    for (unsigned char *c = (unsigned char *)message; *c != '\0'; c++) {
+        if (*c < ' ' || *c == 0x7f)
+            *c = '?';
+        else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* U+0080 to U+009F */
+            c[0] = c[1] = '?';
+    }
+}
+
 attn_status attn_fail(attn_error *err, attn_status status, const char *param, const char *format,
                       ...)
 {
@@ -28,9 +39,7 @@ attn_status attn_fail(attn_error *err, attn_status status, const char *param, co
     va_start(args, format);
     vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
-    /* Names of files and tensors may hold anything; the message is one line. */
-    for (char *c = err->message; *c != '\0'; c++)
-        *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
+    hide_controls(err->message);
     return status;
 }
 
