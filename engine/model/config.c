@@ -330,8 +330,10 @@ static void read_rope(reader *r, attn_config *c, const defaults *d)
     s->attention_factor = 1;
     const attn_json *given = member(r->root, "rope_scaling");
     given = given != NULL ? given : member(r->root, "rope_parameters");
-    if (given != NULL && !attn_json_is_object(given))
+    if (given != NULL && !attn_json_is_object(given)) {
         refuse(r, "rope_scaling", "is not an object");
+        given = NULL;
+    }
     double theta = number_in(r, r->root, "rope_theta", 1.0, 1e30, d->rope_theta);
     c->rope_theta = number_in(r, given, "rope_theta", 1.0, 1e30, theta);
     if (c->family == ATTN_FAMILY_MINIMIND || c->family == ATTN_FAMILY_MINIMIND2) {
