@@ -307,12 +307,12 @@ static void mark_cancelled(attn_job *job)
     job->cancelled = true;
 }
 
-/* Ends the session's running job and waits until nobody holds the session. */
+/* Ends the session's running job and waits for its end. */
 static void end_job(attn_engine *engine, attn_session *session)
 {
-    attn_sessions_visit_job(engine->sessions, session, mark_cancelled);
+    uint64_t hold = attn_sessions_visit_job(engine->sessions, session, mark_cancelled);
     attn_scheduler_kick_cancelled(engine->scheduler);
-    attn_sessions_wait_idle(engine->sessions, session);
+    attn_sessions_wait_end(engine->sessions, session, hold);
 }
 
 attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error *err)
@@ -321,8 +321,10 @@ attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error 
     if (session == NULL)
         return ATTN_E_SESSION_NOT_FOUND;
     bool ours = attn_sessions_remove(engine->sessions, session);
-    if (ours)
+    if (ours) {
         end_job(engine, session);
+        attn_session_give_back(session);
+    }
     attn_sessions_unreference(engine->sessions, session);
     /* Jobs that waited for it learn of its end. */
     attn_scheduler_kick(engine->scheduler);
@@ -349,10 +351,8 @@ static attn_session *hold(attn_engine *engine, const char *id, attn_error *err)
 
 static void release(attn_engine *engine, attn_session *session, attn_session_info *info)
 {
-    if (attn_sessions_release(engine->sessions, session, true))
+    if (attn_sessions_release(engine->sessions, session, true, info))
         attn_scheduler_kick(engine->scheduler);
-    if (info != NULL)
-        attn_sessions_info(engine->sessions, session, info);
     attn_sessions_unreference(engine->sessions, session);
 }
 
@@ -609,7 +609,7 @@ void attn_engine_stats(const attn_engine *engine, attn_stats *stats)
         .decode_in_flight = engine->n_in_flight[ATTN_JOB_DECODE],
         .verify_in_flight = engine->n_in_flight[ATTN_JOB_VERIFY],
         .sessions_created = engine->sessions_created,
-        .sessions_expired = engine->sessions_expired,
+        .sessions_expired = attn_sessions_expired(engine->sessions),
         .batch_size = &engine->batch_size,
         .queue_seconds = &engine->queue_seconds,
         .ttft_seconds = &engine->ttft_seconds,

@@ -30,7 +30,7 @@ struct attn_engine {
     _Atomic uint32_t n_jobs;                   /* unfinished */
     _Atomic uint64_t n_mortal;                 /* sessions ever created with a time to live */
     _Atomic uint64_t n_queued, n_in_flight[3]; /* by attn_job_kind */
-    _Atomic uint64_t prefill_tokens, decode_steps, batches, sessions_created, sessions_expired;
+    _Atomic uint64_t prefill_tokens, decode_steps, batches, sessions_created;
     attn_histogram batch_size, queue_seconds, ttft_seconds, step_seconds;
 };
 

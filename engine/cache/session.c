@@ -41,12 +41,20 @@ attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *ar
     return session;
 }
 
+void attn_session_give_back(attn_session *session)
+{
+    if (session->given_back)
+        return;
+    session->given_back = true;
+    attn_session_settle(session, 0);
+    attn_arena_discharge(session->arena, attn_session_record_bytes(session->model));
+}
+
 void attn_session_free(attn_session *session)
 {
     if (session == NULL)
         return;
-    attn_session_settle(session, 0);
-    attn_arena_discharge(session->arena, attn_session_record_bytes(session->model));
+    attn_session_give_back(session);
     attn_mutex_destroy(&session->table_mutex);
     attn_free(session->last_output);
     attn_free(session);

@@ -44,6 +44,7 @@ typedef struct attn_session {
     uint32_t references;       /* the table, the holder and each waiter or verb at work */
     uint32_t n_waiting;        /* jobs that wait for it, served before newcomers */
     bool removed, busy;
+    uint64_t n_holds; /* how often it became busy */
     attn_session_state state;
     struct attn_job *job; /* the holder, when it is a job */
     int64_t last_used_s;
@@ -59,6 +60,7 @@ typedef struct attn_session {
     _Atomic bool forked; /* some page of it may be shared */
     float *last_output;  /* [hidden_size]; in a decoder the final hidden row */
     bool has_last_output;
+    bool given_back;     /* it costs the arena nothing any more */
 } attn_session;
 
 /* Bytes of budget that a session costs before its first position. */
@@ -70,7 +72,10 @@ uint64_t attn_session_record_bytes(const attn_model *model);
 attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *arena,
                                attn_page_class *pages, attn_dtype kv_dtype, bool keep_inputs,
                                uint32_t ttl_s);
-/* Returns everything to the arena. */
+/* Returns everything to the arena. For whoever removed the session, once nobody holds it: its few
+ * hundred bytes themselves stay until the last reference goes. */
+void attn_session_give_back(attn_session *session);
+/* Gives back what was not, and frees the session. */
 void attn_session_free(attn_session *session);
 
 /* Sets the committed length and keeps the model's count of positions. A session without an id (the

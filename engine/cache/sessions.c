@@ -18,7 +18,7 @@ typedef struct stripe {
 struct attn_sessions {
     stripe stripes[ATTN_SESSION_STRIPES];
     uint64_t max_sessions;
-    _Atomic uint64_t n_sessions;
+    _Atomic uint64_t n_sessions, n_expired;
     uint64_t hash_seed;
     _Atomic unsigned next_to_expire;
 };
@@ -153,6 +153,12 @@ static bool expired_locked(const attn_session *session)
            attn_unix_s() - session->last_used_s >= (int64_t)session->ttl_s;
 }
 
+static void expire_locked(attn_sessions *table, stripe *s, attn_session *session)
+{
+    unlink_locked(table, s, session);
+    table->n_expired++;
+}
+
 attn_session *attn_sessions_find(attn_sessions *table, const char *id)
 {
     uint64_t hash = hash_id(table, id);
@@ -160,12 +166,13 @@ attn_session *attn_sessions_find(attn_sessions *table, const char *id)
     attn_mutex_lock(&s->mutex);
     attn_session *session = lookup(s, hash, id);
     bool expired = session != NULL && expired_locked(session);
-    if (session != NULL)
+    if (expired) /* the table's reference is ours now */
+        expire_locked(table, s, session);
+    else if (session != NULL)
         session->references++;
     attn_mutex_unlock(&s->mutex);
     if (!expired)
         return session;
-    attn_sessions_remove(table, session);
     attn_sessions_unreference(table, session);
     return NULL;
 }
@@ -204,6 +211,7 @@ attn_status attn_sessions_insert(attn_sessions *table, attn_session *session, st
     *at = session;
     session->references = 2;
     session->busy = true;
+    session->n_holds = 1;
     session->job = job;
     session->state = ATTN_SESSION_QUEUED;
     s->n_sessions++;
@@ -237,6 +245,7 @@ attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct
         result = ATTN_HOLD_BUSY;
     } else {
         session->busy = true;
+        session->n_holds++;
         session->job = job;
         session->state = ATTN_SESSION_QUEUED;
     }
@@ -249,48 +258,6 @@ void attn_sessions_wait(attn_sessions *table, attn_session *session, int change)
     stripe *s = stripe_of(table, session->hash);
     attn_mutex_lock(&s->mutex);
     session->n_waiting += (uint32_t)change;
-    attn_mutex_unlock(&s->mutex);
-}
-
-bool attn_sessions_release(attn_sessions *table, attn_session *session, bool used)
-{
-    stripe *s = stripe_of(table, session->hash);
-    attn_mutex_lock(&s->mutex);
-    session->busy = false;
-    session->job = NULL;
-    session->state = ATTN_SESSION_IDLE;
-    if (used)
-        session->last_used_s = attn_unix_s();
-    bool waiting = session->n_waiting > 0;
-    attn_cond_broadcast(&s->idle);
-    attn_mutex_unlock(&s->mutex);
-    return waiting;
-}
-
-void attn_sessions_wait_idle(attn_sessions *table, attn_session *session)
-{
-    stripe *s = stripe_of(table, session->hash);
-    attn_mutex_lock(&s->mutex);
-    while (session->busy)
-        attn_cond_wait(&s->idle, &s->mutex);
-    attn_mutex_unlock(&s->mutex);
-}
-
-void attn_sessions_set_state(attn_sessions *table, attn_session *session, attn_session_state state)
-{
-    stripe *s = stripe_of(table, session->hash);
-    attn_mutex_lock(&s->mutex);
-    session->state = state;
-    attn_mutex_unlock(&s->mutex);
-}
-
-void attn_sessions_visit_job(attn_sessions *table, attn_session *session,
-                             void (*visit)(struct attn_job *job))
-{
-    stripe *s = stripe_of(table, session->hash);
-    attn_mutex_lock(&s->mutex);
-    if (session->job != NULL)
-        visit(session->job);
     attn_mutex_unlock(&s->mutex);
 }
 
@@ -313,6 +280,61 @@ static void info_locked(const attn_session *session, attn_session_info *info)
     info->kv.shared_bytes = session->forked; /* a mark: counted outside the lock */
 }
 
+static uint64_t shared_bytes(attn_session *session)
+{
+    return attn_session_shared_pages(session) * attn_page_kv_bytes(session->pages);
+}
+
+bool attn_sessions_release(attn_sessions *table, attn_session *session, bool used,
+                           attn_session_info *info)
+{
+    stripe *s = stripe_of(table, session->hash);
+    uint64_t shared = info == NULL ? 0 : shared_bytes(session);
+    attn_mutex_lock(&s->mutex);
+    session->busy = false;
+    session->job = NULL;
+    session->state = ATTN_SESSION_IDLE;
+    if (used)
+        session->last_used_s = attn_unix_s();
+    bool waiting = session->n_waiting > 0;
+    if (info != NULL) {
+        info_locked(session, info);
+        info->kv.shared_bytes = shared;
+    }
+    attn_cond_broadcast(&s->idle);
+    attn_mutex_unlock(&s->mutex);
+    return waiting;
+}
+
+void attn_sessions_wait_end(attn_sessions *table, attn_session *session, uint64_t hold)
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    while (session->busy && session->n_holds == hold)
+        attn_cond_wait(&s->idle, &s->mutex);
+    attn_mutex_unlock(&s->mutex);
+}
+
+void attn_sessions_set_state(attn_sessions *table, attn_session *session, attn_session_state state)
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    session->state = state;
+    attn_mutex_unlock(&s->mutex);
+}
+
+uint64_t attn_sessions_visit_job(attn_sessions *table, attn_session *session,
+                                 void (*visit)(struct attn_job *job))
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    if (session->job != NULL)
+        visit(session->job);
+    uint64_t hold = session->n_holds;
+    attn_mutex_unlock(&s->mutex);
+    return hold;
+}
+
 /* Counts the shared pages of sessions that may have some. */
 static void count_shared(attn_sessions *table, attn_session_info *infos, size_t n)
 {
@@ -322,8 +344,7 @@ static void count_shared(attn_sessions *table, attn_session_info *infos, size_t 
         infos[i].kv.shared_bytes = 0;
         if (session == NULL)
             continue;
-        infos[i].kv.shared_bytes =
-            attn_session_shared_pages(session) * attn_page_kv_bytes(session->pages);
+        infos[i].kv.shared_bytes = shared_bytes(session);
         attn_sessions_unreference(table, session);
     }
 }
@@ -334,7 +355,7 @@ void attn_sessions_info(attn_sessions *table, attn_session *session, attn_sessio
     attn_mutex_lock(&s->mutex);
     info_locked(session, info);
     attn_mutex_unlock(&s->mutex);
-    info->kv.shared_bytes = attn_session_shared_pages(session) * attn_page_kv_bytes(session->pages);
+    info->kv.shared_bytes = shared_bytes(session);
 }
 
 size_t attn_sessions_list(attn_sessions *table, const char *after, size_t limit,
@@ -375,22 +396,25 @@ uint64_t attn_sessions_count(const attn_sessions *table)
     return table->n_sessions;
 }
 
-size_t attn_sessions_expire_some(attn_sessions *table)
+uint64_t attn_sessions_expired(const attn_sessions *table)
+{
+    return table->n_expired;
+}
+
+void attn_sessions_expire_some(attn_sessions *table)
 {
     stripe *s = &table->stripes[table->next_to_expire++ % ATTN_SESSION_STRIPES];
     attn_session *expired = NULL;
-    size_t n = 0;
     attn_mutex_lock(&s->mutex);
     for (size_t b = 0; b < (size_t)1 << s->bits; b++) {
         for (attn_session *session = s->buckets[b], *next; session != NULL; session = next) {
             next = session->next;
             if (!expired_locked(session))
                 continue;
-            unlink_locked(table, s, session);
+            expire_locked(table, s, session);
             /* `next` is free to chain the removed ones; the table's reference is ours now. */
             session->next = expired;
             expired = session;
-            n++;
         }
     }
     attn_mutex_unlock(&s->mutex);
@@ -399,5 +423,4 @@ size_t attn_sessions_expire_some(attn_sessions *table)
         expired = session->next;
         attn_sessions_unreference(table, session);
     }
-    return n;
 }

@@ -46,23 +46,26 @@ attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct
 /* Counts a waiting job in or out. */
 void attn_sessions_wait(attn_sessions *table, attn_session *session, int change);
 /* Ends holding; the reference stays the caller's. `used`: it counts as use for its time to live.
- * Returns true when jobs wait for it. */
-bool attn_sessions_release(attn_sessions *table, attn_session *session, bool used);
-/* Blocks until nobody holds the session. */
-void attn_sessions_wait_idle(attn_sessions *table, attn_session *session);
+ * *info (NULL: not wanted) is the session as it stands then, before others get at it. Returns true
+ * when jobs wait for it. */
+bool attn_sessions_release(attn_sessions *table, attn_session *session, bool used,
+                           attn_session_info *info);
 void attn_sessions_set_state(attn_sessions *table, attn_session *session, attn_session_state state);
 
 /* Calls `visit` on the job that holds the session, if any, under the stripe's lock: the job cannot
- * end meanwhile. */
-void attn_sessions_visit_job(attn_sessions *table, attn_session *session,
-                             void (*visit)(struct attn_job *job));
+ * end meanwhile. Returns the present hold's number. */
+uint64_t attn_sessions_visit_job(attn_sessions *table, attn_session *session,
+                                 void (*visit)(struct attn_job *job));
+/* Blocks until that hold has ended; others may hold the session by then. */
+void attn_sessions_wait_end(attn_sessions *table, attn_session *session, uint64_t hold);
 
 void attn_sessions_info(attn_sessions *table, attn_session *session, attn_session_info *info);
 size_t attn_sessions_list(attn_sessions *table, const char *after, size_t limit,
                           attn_session_info *infos, bool *more);
 uint64_t attn_sessions_count(const attn_sessions *table);
 
-/* Removes and frees the expired sessions of one stripe; the next call does the next stripe.
- * Returns their number. */
-size_t attn_sessions_expire_some(attn_sessions *table);
+/* Removes and frees the expired sessions of one stripe; the next call does the next stripe. */
+void attn_sessions_expire_some(attn_sessions *table);
+/* How many have expired so far. */
+uint64_t attn_sessions_expired(const attn_sessions *table);
 #endif
