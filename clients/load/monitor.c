@@ -17,7 +17,7 @@ struct load_monitor {
     FILE *csv;
     const char *source;
     load_call call;
-    bool calling, answered, interactive;
+    bool calling, answered, interactive, ending;
     uint64_t begin_ns, next_ns, last_ns;
     uint64_t steps, prefilled, requests, refused, errors; /* counted up to the last point */
     load_point first, now;                                /* now: being filled */
@@ -93,6 +93,8 @@ static void merge(load_point *into, const load_point *next)
     p.requests += into->requests;
     p.refused += into->refused;
     p.errors += into->errors;
+    if (next->steps == 0)
+        p.step_p50_ms = into->step_p50_ms;
     if (into->step_p99_ms > p.step_p99_ms)
         p.step_p99_ms = into->step_p99_ms;
     *into = p;
@@ -100,6 +102,10 @@ static void merge(load_point *into, const load_point *next)
 
 static void keep_point(load_monitor *m)
 {
+    if (m->ending && m->n_points > 1 && m->now.span_s < 0.5) {
+        merge(&m->points[m->n_points - 1], &m->now);
+        return;
+    }
     if (m->n_points == MAX_POINTS) {
         for (size_t i = 0; i < MAX_POINTS / 2; i++) {
             m->points[i] = m->points[2 * i];
@@ -248,10 +254,11 @@ load_monitor *load_monitor_new(const load_options *o, load_http *http, load_work
         load_monitor_free(m);
         return NULL;
     }
+    m->ending = false;
     m->first = m->now;
     m->begin_ns = m->last_ns = load_now_ns();
     m->next_ns = m->begin_ns + SECOND_NS;
-    m->n_points = 0;
+    m->points[m->n_points++] = m->first;
     return m;
 }
 
@@ -283,6 +290,7 @@ void load_monitor_finish(load_monitor *m)
 {
     while (m->calling)
         load_http_turn(m->http, UINT64_MAX);
+    m->ending = true;
     begin_point(m);
     while (m->calling)
         load_http_turn(m->http, UINT64_MAX);

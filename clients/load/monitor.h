@@ -40,7 +40,7 @@ uint64_t load_monitor_advance(load_monitor *m, uint64_t now_ns);
 /* Takes a last point, now. */
 void load_monitor_finish(load_monitor *m);
 
-/* Before the first and after the last request. The points, the last one included. */
+/* Before the first and after the last request. All points, these two included. */
 const load_point *load_monitor_first(const load_monitor *m);
 const load_point *load_monitor_last(const load_monitor *m);
 const load_point *load_monitor_points(const load_monitor *m, size_t *n);

@@ -104,7 +104,10 @@ static void memory(const load_result *r, load_text *out)
                (double)now->inputs_bytes - (double)then->inputs_bytes, m.reported, note);
     memory_row(out, "charged to the budget", -1, 0, 0, 0, m.charged, "with tables and records");
     if (m.has_process) {
-        snprintf(note, sizeof note, "%+.1f %% of reported; %s less idle", m.overhead_percent,
+        size_t n = 0;
+        if (m.reported > 0)
+            n = (size_t)snprintf(note, sizeof note, "%+.1f %% of reported; ", m.overhead_percent);
+        snprintf(note + n, sizeof note - n, "%s less idle",
                  load_monitor_process_source(r->monitor));
         memory_row(out, "process", -1, 0, 0, 0, m.process, note);
     }

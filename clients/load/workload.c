@@ -524,17 +524,18 @@ bool load_workload_ended(const load_workload *w)
 
 void load_workload_delete_all(load_workload *w)
 {
-    uint32_t slot = LOAD_NO_SLOT;
+    uint32_t slot;
     w->stopping = w->cleaning = true;
-    do {
+    for (;;) {
         while (w->n_deleting < DELETES_AT_ONCE &&
                (slot = load_sessions_pop_resting(&w->sessions)) != LOAD_NO_SLOT) {
             w->n_deleting++;
             begin_operation(w, slot, LOAD_DELETE, 0, load_now_ns());
         }
-        if (w->n_deleting > 0)
-            load_http_turn(w->http, UINT64_MAX);
-    } while (w->n_deleting > 0);
+        if (w->n_deleting == 0)
+            return;
+        load_http_turn(w->http, UINT64_MAX);
+    }
 }
 
 load_held load_workload_held(const load_workload *w)
