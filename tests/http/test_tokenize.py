@@ -114,7 +114,10 @@ NOT_IDS = [None, 1, "1", {}, True, [None], ["1"], [1.5], [-1], [[1]], [True], [2
         ("/tokenize", {"text": "a", "model": 1}, 400, "invalid_request", "model"),
         ("/tokenize", {"text": "a", "model": "nobody"}, 404, "model_not_found", "model"),
         ("/tokenize", {"text": "a", "tokens": [1]}, 400, "invalid_request", None),
-        *[("/detokenize", {"tokens": value}, 400, "invalid_request", "tokens") for value in NOT_IDS],
+        *[
+            ("/detokenize", {"tokens": value}, 400, "invalid_request", "tokens")
+            for value in NOT_IDS
+        ],
         ("/detokenize", {}, 400, "invalid_request", "tokens"),
         ("/detokenize", {"tokens": [1], "model": "nobody"}, 404, "model_not_found", "model"),
         ("/detokenize", {"tokens": [1], "text": "a"}, 400, "invalid_request", None),
@@ -215,7 +218,7 @@ def test_characters_come_whole(texts, sid, size):
 def test_whole_text(texts, sid):
     """A reply that is not streamed has the text of the run, of one step also its own."""
     texts.prefill(session=sid, tokens=[BOS])
-    reply = texts.decode(session=sid, tokens=byte_ids("\u65e5a\"\n".encode()))
+    reply = texts.decode(session=sid, tokens=byte_ids('\u65e5a"\n'.encode()))
     assert reply["text"] == '\u65e5a"\n'
     assert [step["text"] for step in reply["events"]] == ["", "", "\u65e5", "a", '"', "\n"]
     for byte, text in zip("\u00e9".encode(), ("", "\u00e9")):
@@ -322,7 +325,12 @@ def test_minimind_tokenizer(launch, tmp_path, sid):
     edit_json(folder / "config.json", vocab_size=6400)
     (folder / "tokenizer.json").write_bytes((tokenizer / "tokenizer.json").read_bytes())
     client = launch("--model", folder, "--random", 1).client
-    for text in ("\u4f60\u597d\uff0c\u4e16\u754c", UTF8, "<|im_start|>user\nhi<|im_end|>", " a  b\n\n"):
+    for text in (
+        "\u4f60\u597d\uff0c\u4e16\u754c",
+        UTF8,
+        "<|im_start|>user\nhi<|im_end|>",
+        " a  b\n\n",
+    ):
         ids = tokenize(client, text, add_special=False)
         assert all(token < 6400 for token in ids)
         decoded = detokenize(client, ids)
