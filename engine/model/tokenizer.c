@@ -241,6 +241,8 @@ attn_tokenizer *attn_tokenizer_parse(const char *json, size_t len, const char *l
     else
         status = read_all(&reader, root, tokenizer);
     attn_json_free(root);
+    if (status == ATTN_E_INVALID) /* the text at fault is one of the file's tokens */
+        status = attn_read_fail(&reader, "a token", "is more than the patterns can work on");
     if (status != ATTN_OK) {
         attn_tokenizer_close(tokenizer);
         tokenizer = NULL;

@@ -44,9 +44,9 @@ void attn_tokenizer_close(attn_tokenizer *tokenizer); /* NULL allowed */
  * EOS) around them. `prefix`: the text begins here, so that a tokenizer that marks the first
  * word with a space does so; false when the text continues another. Owner: *ids stays the
  * caller's. Errors: INVALID (`param` "text": not UTF-8, longer than ATTN_TOKENIZER_TEXT_MAX, a
- * character that the vocabulary lacks, or one that the split patterns need too many steps for),
- * NO_MEMORY; *ids then has the ids it had. Cost: n log n in the text; about 50 bytes of scratch
- * a byte of its longest word. */
+ * character that the vocabulary lacks, one that the split patterns need too many steps for, or one
+ * that grows too much when normalized), NO_MEMORY; *ids then has the ids it had. Cost: n log n in
+ * the text; about 50 bytes of scratch a byte of its longest word. */
 ATTN_MUST_CHECK attn_status attn_tokenizer_encode(const attn_tokenizer *tokenizer, const char *text,
                                                   size_t len, bool add_special, bool prefix,
                                                   attn_ids *ids, attn_error *err);

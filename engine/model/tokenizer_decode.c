@@ -196,7 +196,8 @@ static attn_status steps_piece(const attn_decoder *decoder, attn_match *match, c
         attn_text from = buffers[0];
         buffers[1].len = 0;
         status = attn_pattern_replace(decoder->replaces[i].pattern, match, from.data, from.len,
-                                      decoder->replaces[i].content, &buffers[1], err);
+                                      decoder->replaces[i].content, attn_replaced_max(len),
+                                      &buffers[1], err);
         buffers[0] = buffers[1];
         buffers[1] = from;
     }

@@ -198,8 +198,8 @@ static attn_status to_nfc(const attn_text *from, attn_text *to, attn_error *err)
 
 /* ------------------------------------------------------------------------------------- applying */
 
-static attn_status apply_step(const step *s, bool prepend, attn_match *match, const attn_text *from,
-                              attn_text *to, attn_error *err)
+static attn_status apply_step(const step *s, bool prepend, size_t most, attn_match *match,
+                              const attn_text *from, attn_text *to, attn_error *err)
 {
     switch (s->kind) {
     case STEP_NFC:
@@ -210,7 +210,8 @@ static attn_status apply_step(const step *s, bool prepend, attn_match *match, co
             return attn_no_memory(err);
         return ATTN_OK;
     case STEP_REPLACE:
-        return attn_pattern_replace(s->pattern, match, from->data, from->len, s->content, to, err);
+        return attn_pattern_replace(s->pattern, match, from->data, from->len, s->content, most, to,
+                                    err);
     }
     return ATTN_OK;
 }
@@ -218,10 +219,11 @@ static attn_status apply_step(const step *s, bool prepend, attn_match *match, co
 attn_status attn_normalizer_apply(const attn_normalizer *normalizer, bool prepend,
                                   attn_match *match, attn_text buffers[2], attn_error *err)
 {
+    const size_t most = attn_replaced_max(buffers[0].len);
     for (size_t i = 0; i < normalizer->n_steps; i++) {
         buffers[1].len = 0;
         attn_status status =
-            apply_step(&normalizer->steps[i], prepend, match, &buffers[0], &buffers[1], err);
+            apply_step(&normalizer->steps[i], prepend, most, match, &buffers[0], &buffers[1], err);
         if (status != ATTN_OK)
             return status;
         attn_text swapped = buffers[0];

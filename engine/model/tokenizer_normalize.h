@@ -16,7 +16,7 @@ void attn_normalizer_free(attn_normalizer *normalizer); /* NULL allowed */
 bool attn_normalizer_is_identity(const attn_normalizer *normalizer);
 
 /* Replaces the text in `buffers[0]`; buffers[1] is scratch. `prepend`: whether Prepend does so.
- * Errors: as attn_matches_next. */
+ * Errors: as attn_pattern_replace. */
 ATTN_MUST_CHECK attn_status attn_normalizer_apply(const attn_normalizer *normalizer, bool prepend,
                                                   attn_match *match, attn_text buffers[2],
                                                   attn_error *err);

@@ -308,8 +308,10 @@ void attn_matches_start(attn_matches *walk, const attn_pattern *pattern, attn_ma
 static attn_status next_literal(attn_matches *walk, bool *found)
 {
     const attn_pattern *pattern = walk->pattern;
-    const char *at = memmem(walk->text + walk->from, walk->len - walk->from, pattern->literal,
-                            pattern->literal_len);
+    const char *at = NULL; /* an empty text may be NULL, which memmem does not take */
+    if (walk->from < walk->len)
+        at = memmem(walk->text + walk->from, walk->len - walk->from, pattern->literal,
+                    pattern->literal_len);
     *found = at != NULL;
     if (at != NULL) {
         walk->start = (size_t)(at - walk->text);
@@ -357,7 +359,8 @@ attn_status attn_matches_next(attn_matches *walk, bool *found, attn_error *err)
 }
 
 attn_status attn_pattern_replace(const attn_pattern *pattern, attn_match *match, const char *text,
-                                 size_t len, const char *content, attn_text *out, attn_error *err)
+                                 size_t len, const char *content, size_t most, attn_text *out,
+                                 attn_error *err)
 {
     attn_matches walk;
     size_t copied = 0, content_len = strlen(content);
@@ -367,9 +370,12 @@ attn_status attn_pattern_replace(const attn_pattern *pattern, attn_match *match,
         attn_status status = attn_matches_next(&walk, &found, err);
         if (status != ATTN_OK)
             return status;
-        size_t end = found ? walk.start : len;
-        if (!attn_text_append(out, text + copied, end - copied) ||
-            (found && !attn_text_append(out, content, content_len)))
+        size_t kept = (found ? walk.start : len) - copied, put = found ? content_len : 0;
+        if (out->len + kept + put > most)
+            return attn_fail(err, ATTN_E_INVALID, "text",
+                             "the tokenizer replaces parts of this text by far longer ones");
+        if ((kept > 0 && !attn_text_append(out, text + copied, kept)) ||
+            !attn_text_append(out, content, put))
             return attn_no_memory(err);
         if (!found)
             return ATTN_OK;

@@ -46,9 +46,17 @@ void attn_matches_start(attn_matches *walk, const attn_pattern *pattern, attn_ma
  * takes too many steps on this text), NO_MEMORY. */
 ATTN_MUST_CHECK attn_status attn_matches_next(attn_matches *walk, bool *found, attn_error *err);
 
-/* Appends the text to *out with every match replaced. Errors: as attn_matches_next. */
+/* What a text of `len` bytes may become when all is replaced: more than any sensible file asks for,
+ * and little enough that replacing what was put in again and again ends. */
+static inline size_t attn_replaced_max(size_t len)
+{
+    return 16 * len + 256;
+}
+
+/* Appends the text to *out with every match replaced. Errors: as attn_matches_next, INVALID also
+ * when *out would be longer than `most`. */
 ATTN_MUST_CHECK attn_status attn_pattern_replace(const attn_pattern *pattern, attn_match *match,
                                                  const char *text, size_t len, const char *content,
-                                                 attn_text *out, attn_error *err);
+                                                 size_t most, attn_text *out, attn_error *err);
 
 #endif
