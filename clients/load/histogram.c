@@ -48,7 +48,7 @@ double load_histogram_quantile_ms(const load_histogram *h, double q)
     unsigned b = 0;
     while (b < LOAD_BUCKETS - 1 && (seen += h->buckets[b]) < rank)
         b++;
-    return load_histogram_bucket_ms(b);
+    return fmin(load_histogram_bucket_ms(b), (double)h->max_ns * 1e-6);
 }
 
 double load_histogram_mean_ms(const load_histogram *h)

@@ -336,7 +336,7 @@ static void read_some(load_http *h, connection *c)
         close_connection(h, c);
         return;
     }
-    c->active_ns = load_now_ns();
+    c->active_ns = c->call->arrived_ns = load_now_ns();
     load_reply_state state = n > 0 ? load_reply_feed(&c->reply, c->call, bytes, (size_t)n)
                                    : load_reply_closed(&c->reply);
     if (state == LOAD_REPLY_END)

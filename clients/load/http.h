@@ -36,6 +36,7 @@ struct load_call {
     int status;           /* 0: there was none */
     double retry_after_s; /* 0: not told */
     load_text reply;      /* its body, unless it went to `line` */
+    uint64_t arrived_ns;  /* when its latest bytes came */
 
     /* the pool's */
     load_text head;

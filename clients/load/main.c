@@ -94,7 +94,7 @@ static int write_reports(const load_result *r, files *f)
     load_text_free(&text);
     if (r->check.n_mismatches > 0 || load_audit_failed(&r->audit) || r->stats->lost > 0)
         return STATUS_WRONG;
-    return ok && load_stats_errors(r->stats) == 0 ? STATUS_OK : STATUS_FAILED;
+    return ok && r->audit.done && load_stats_errors(r->stats) == 0 ? STATUS_OK : STATUS_FAILED;
 }
 
 /* Loads, measures, checks, reports. */

@@ -233,7 +233,7 @@ static void tiles(const load_result *r, load_text *out)
     const load_check *c = &r->check;
     load_memory m = load_report_memory(r);
     double t = r->elapsed_s > 0 ? r->elapsed_s : 1;
-    bool exact = !load_audit_failed(&r->audit) && r->stats->lost == 0;
+    bool exact = r->audit.done && !load_audit_failed(&r->audit) && r->stats->lost == 0;
     load_text_puts(out, "<div class=\"tiles\">\n");
     tile(out, "sessions in the server", "", "%" PRIu64, p->held.sessions);
     tile(out, "positions", "", "%" PRIu64, p->held.positions);

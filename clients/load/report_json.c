@@ -187,7 +187,7 @@ static void verdicts(const load_result *r, load_text *out)
     const load_audit *a = &r->audit;
     const load_check *c = &r->check;
     open(out, "audit", "{");
-    boolean(out, "ok", !load_audit_failed(a) && r->stats->lost == 0);
+    boolean(out, "ok", a->done && !load_audit_failed(a) && r->stats->lost == 0);
     integer(out, "listed", a->listed);
     integer(out, "other_lengths", a->lengths);
     integer(out, "other_bytes", a->bytes);

@@ -263,7 +263,7 @@ static void decode_line(load_call *call, char *line, size_t len)
     load_workload *w = op->w;
     (void)len;
     if (load_json_find(line, "step") != NULL) {
-        uint64_t now = load_now_ns(), ns = now > op->last_ns ? now - op->last_ns : 0;
+        uint64_t now = call->arrived_ns, ns = now > op->last_ns ? now - op->last_ns : 0;
         op->last_ns = now;
         if (op->steps++ == 0) {
             load_histogram_add(&w->stats.ttft, ns);
