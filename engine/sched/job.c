@@ -431,6 +431,13 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
     return status;
 }
 
+/* Names a session whose client left that to us. */
+static void make_id(attn_job *job)
+{
+    snprintf(job->id, sizeof job->id, "s-%08llx-%llu", (unsigned long long)attn_unix_s(),
+             (unsigned long long)++job->engine->next_id);
+}
+
 /* Finds or creates the session. Others may create and remove it meanwhile, hence the loop: each
  * turn some other request made progress. */
 static attn_status attach_session(attn_job *job, attn_error *err)
@@ -444,6 +451,11 @@ static attn_status attach_session(attn_job *job, attn_error *err)
             attn_status status = create_session(job, err);
             if (status != ATTN_E_SESSION_EXISTS)
                 return status;
+            continue;
+        }
+        if (job->request.session == NULL) { /* another client chose just this name */
+            attn_sessions_unreference(engine->sessions, session);
+            make_id(job);
             continue;
         }
         attn_hold hold;
@@ -488,8 +500,7 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
     if (request->session != NULL)
         memcpy(job->id, request->session, strlen(request->session) + 1);
     else
-        snprintf(job->id, sizeof job->id, "s-%08llx-%llu", (unsigned long long)attn_unix_s(),
-                 (unsigned long long)++engine->next_id);
+        make_id(job);
     status = attach_session(job, err);
     if (status != ATTN_OK) {
         engine->n_jobs--;
