@@ -73,22 +73,19 @@ static const float *load_norm(loader *l, const char *name, size_t n)
     return values;
 }
 
-/* Packs matrix `name` [rows, n_in] into outputs first .. of panels. */
-static void pack(loader *l, const char *name, const attn_linear *linear, void *panels, size_t first,
-                 size_t rows)
+/* Packs a matrix [rows, n_in] into outputs first .. of panels. */
+static void pack(loader *l, const attn_weight *weight, const attn_linear *linear, void *panels,
+                 size_t first)
 {
-    attn_weight weight;
-    if (l->status == ATTN_OK)
-        l->status = attn_weights_find(l->weights, name, rows, linear->n_in, &weight, l->err);
-    for (size_t r = 0; r < rows && l->status == ATTN_OK; r++) {
-        l->status = attn_weights_read(l->weights, &weight, r, l->row, l->err);
+    for (size_t r = 0; r < weight->rows && l->status == ATTN_OK; r++) {
+        l->status = attn_weights_read(l->weights, weight, r, l->row, l->err);
         if (l->status == ATTN_OK &&
             !attn_linear_pack(panels, linear->dtype, linear->n_in, first + r, l->row))
             l->status = attn_fail(l->err, ATTN_E_FORMAT, NULL,
                                   "model %s: tensor %s has a value too large for %s weights",
-                                  l->model->name, name, attn_dtype_name(linear->dtype));
+                                  l->model->name, weight->name, attn_dtype_name(linear->dtype));
     }
-    l->model->n_parameters += (uint64_t)rows * linear->n_in;
+    l->model->n_parameters += (uint64_t)weight->rows * linear->n_in;
 }
 
 /* Up to three matrices, one under another, as one layer. Names are complete but for ".weight" and
@@ -97,8 +94,16 @@ static attn_linear load_linear(loader *l, attn_dtype dtype, size_t n_in, bool ha
                                const char *const *names, const size_t *rows)
 {
     attn_linear linear = {.n_in = n_in, .dtype = dtype};
-    for (size_t i = 0; i < n; i++)
+    char matrix[3][NAME_SIZE];
+    attn_weight weights[3];
+    /* Found before memory is taken for them: a config.json can ask for any amount. */
+    for (size_t i = 0; i < n; i++) {
+        snprintf(matrix[i], NAME_SIZE, "%s.weight", names[i]);
+        if (l->status == ATTN_OK)
+            l->status =
+                attn_weights_find(l->weights, matrix[i], rows[i], n_in, &weights[i], l->err);
         linear.n_out += rows[i];
+    }
     void *panels = new_block(l, attn_linear_panels(&linear) * attn_panel_bytes(dtype, n_in));
     float *bias = has_bias ? new_block(l, linear.n_out * sizeof *bias) : NULL;
     linear.panels = panels;
@@ -106,8 +111,7 @@ static attn_linear load_linear(loader *l, attn_dtype dtype, size_t n_in, bool ha
     size_t first = 0;
     for (size_t i = 0; i < n && l->status == ATTN_OK; i++) {
         char name[NAME_SIZE];
-        snprintf(name, sizeof name, "%s.weight", names[i]);
-        pack(l, name, &linear, panels, first, rows[i]);
+        pack(l, &weights[i], &linear, panels, first);
         snprintf(name, sizeof name, "%s.bias", names[i]);
         if (has_bias)
             load_vector(l, name, rows[i], bias + first);
