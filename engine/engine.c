@@ -172,13 +172,6 @@ void attn_engine_close(attn_engine *engine)
 
 /* ----------------------------------------------------------------------------------- models */
 
-const char *attn_dtype_name(attn_dtype dtype)
-{
-    static const char *const names[ATTN_DTYPES] = {
-        [ATTN_F32] = "f32", [ATTN_BF16] = "bf16", [ATTN_F16] = "f16", [ATTN_Q8] = "q8"};
-    return names[dtype];
-}
-
 size_t attn_model_count(const attn_engine *engine)
 {
     return engine->n_models;

@@ -5,6 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+const char *attn_dtype_name(attn_dtype dtype)
+{
+    static const char *const names[ATTN_DTYPES] = {
+        [ATTN_F32] = "f32", [ATTN_BF16] = "bf16", [ATTN_F16] = "f16", [ATTN_Q8] = "q8"};
+    return names[dtype];
+}
+
 size_t attn_panel_bytes(attn_dtype dtype, size_t n_in)
 {
     if (dtype == ATTN_Q8)
