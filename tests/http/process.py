@@ -76,7 +76,9 @@ class Server:
             raise AssertionError(f"did not end within {seconds(within)} s") from None
 
     def stop(self):
-        """Stops the server in the ordinary way. Harmless when it has ended."""
+        """Stops the server in the ordinary way, unless it has ended, and judges how it did."""
+        if self._stderr.closed:
+            return
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)

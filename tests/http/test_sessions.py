@@ -378,7 +378,6 @@ def test_cancel_and_delete_during_prefill(launch, tmp_path):
 def test_ttl(client, sid):
     client.prefill(session=sid, inputs=X[:1], ttl_s=1)
     client.prefill(session=f"{sid}.stays", inputs=X[:1], ttl_s=3600)
-    assert client.exists(sid)
 
     # Looked for in the list: asking for a session itself might count as its use.
     def listed():
