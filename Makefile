@@ -108,8 +108,8 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint format \
-    everything install-deps clean help
+.PHONY: all soak load run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint \
+    format everything install-deps clean help
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -249,6 +249,11 @@ fuzz-corpus: ## keep as tests the few inputs that reach everything the fuzzers h
 	    fuzzers/fuzz_$$name $(FUZZ_LIMITS) -merge=1 merged $$kept corpus/$$name 2>&1 | tail -1 && \
 	    rm -rf $$kept && mv merged $$kept || exit 1; \
 	done
+
+SOAK_SECONDS ?= 120
+
+soak: $(BINARY) $(LOAD) ## load, kills and expiries for SOAK_SECONDS=120, then: is anything left behind?
+	@$(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) $(PYTHON) tests/soak.py $(SOAK_SECONDS)
 
 bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing
 	@$(BUILD)/bench/bench $(ARGS)

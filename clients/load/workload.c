@@ -383,7 +383,7 @@ static uint64_t refused(load_workload *w, operation *op)
     if (strcmp(code, "session_not_found") == 0) {
         if (w->o->ttl_s > 0)
             w->stats.expired++;
-        else if (!s->unsure)
+        else if (!s->unsure && !op->call.retried)
             w->stats.lost++;
         vanish(w, op->slot);
     } else if (strcmp(code, "length_mismatch") == 0) {
