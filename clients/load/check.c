@@ -13,6 +13,8 @@
 /* Most numbers in one prefill and its reply: some 20 MB of text. Longer ones go in pieces, which
  * must not change a bit either. */
 #define PIECE_FLOATS (UINT64_C(2) << 20)
+/* Most text of one number, in a request or a reply; both are limited by --max-body. */
+#define FLOAT_TEXT_BYTES 24
 
 /* Where the input of a position came from. */
 typedef struct source {
@@ -71,6 +73,14 @@ static float *row(replay *r, uint64_t position)
     return r->outputs + position * r->m->hidden_size;
 }
 
+/* How many rows go into one prefill. */
+static uint64_t piece_rows(const load_model *m)
+{
+    uint64_t floats = PIECE_FLOATS, room = m->max_body_bytes / FLOAT_TEXT_BYTES;
+    floats = room < floats ? room : floats;
+    return floats > m->hidden_size ? floats / m->hidden_size : 1;
+}
+
 static void grow(replay *r, uint64_t length)
 {
     if (length <= r->capacity)
@@ -101,8 +111,7 @@ static bool read_rows(const replay *r, const char *json, float *rows, uint64_t n
 /* A prefill of rows: in pieces, all outputs kept. */
 static bool replay_rows(replay *r, const load_op *op)
 {
-    uint64_t piece = PIECE_FLOATS / r->m->hidden_size, begin = r->length;
-    piece = piece ? piece : 1;
+    uint64_t piece = piece_rows(r->m), begin = r->length;
     for (uint64_t i = 0; i < op->n; i += piece) {
         uint64_t n = op->n - i < piece ? op->n - i : piece;
         load_text_clear(&r->call.body);
@@ -234,9 +243,8 @@ static bool compare_rows(replay *r, uint64_t begin, uint64_t n, const float *row
 /* Rows: all outputs of the prefill against those of the operations. */
 static bool whole_rows(replay *r)
 {
-    uint64_t hidden = r->m->hidden_size, piece = PIECE_FLOATS / hidden;
+    uint64_t hidden = r->m->hidden_size, piece = piece_rows(r->m);
     bool same = true;
-    piece = piece ? piece : 1;
     float *rows = load_alloc(piece < r->length ? piece : r->length, hidden * sizeof *rows);
     for (uint64_t i = 0; same && i < r->length; i += piece) {
         uint64_t n = r->length - i < piece ? r->length - i : piece;
