@@ -60,7 +60,7 @@ typedef struct attn_session {
     _Atomic bool forked; /* some page of it may be shared */
     float *last_output;  /* [hidden_size]; in a decoder the final hidden row */
     bool has_last_output;
-    bool given_back;     /* it costs the arena nothing any more */
+    bool given_back; /* it costs the arena nothing any more */
 } attn_session;
 
 /* Bytes of budget that a session costs before its first position. */

@@ -209,11 +209,11 @@ static void test_offsets(void **state)
                       "a", "\"shape\":[1],\"data_offsets\":[0,4]") "}",
                   12, 2);
     /* Empty tensors take no room, wherever they stand in the order. */
-    accept_header(
-        "{" T("a", "\"shape\":[0,7],\"data_offsets\":[0,0]") "," T(
-            "b", "\"shape\":[1],\"data_offsets\":[0,4]") "," T("c", "\"shape\":[0],\"data_"
-                                                                    "offsets\":[4,4]") "}",
-        4, 3);
+    accept_header("{" T("a", "\"shape\":[0,7],\"data_offsets\":[0,0]") "," T(
+                      "b", "\"shape\":[1],\"data_offsets\":[0,4]") "," T("c",
+                                                                         "\"shape\":[0],\"data_"
+                                                                         "offsets\":[4,4]") "}",
+                  4, 3);
 
     static const char *const bad[] = {
         T("tens", "\"shape\":[2],\"data_offsets\":[0,12]"), /* past the end */
