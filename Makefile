@@ -69,6 +69,8 @@ LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server)
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZED_SOURCES := $(call find_sources,engine/base engine/model server/json) \
+    engine/compute/rope.c server/buf.c
 BENCH_SUPPORT := tests/bench/machine_limits.c
 ECHO_SOURCES := tests/bench/echo_engine.c
 BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard tests/bench/*.c)))
@@ -108,7 +110,7 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all soak load run test unit http check fuzz fuzzers fuzz-corpus bench float-sweep lint \
+.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
     format everything install-deps clean help
 
 help: ## what can be made
@@ -136,6 +138,8 @@ $(LOAD): $(call object,$(LOAD_SOURCES))
 	$(Q)$(CC) $(LDFLAGS) $^ -lcjson -lm -o $@
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES))
+$(BUILD)/libfuzzed.a: $(call object,$(FUZZED_SOURCES))
+$(LIBRARY) $(BUILD)/libfuzzed.a:
 	$(call show,AR)
 	$(Q)rm -f $@
 	$(Q)ar rcs $@ $^
@@ -149,7 +153,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUP
 $(BUILD)/tests/test_fuzz_corpus: $(call object,$(FUZZ_SOURCES))
 $(BUILD)/obj/tests/fuzz/%.o: DEFINES = $(if $(filter fuzz,$(CONFIG)),,-DLLVMFuzzerTestOneInput=$(*F))
 
-$(FUZZERS): $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
+$(FUZZERS): $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libfuzzed.a
 	@mkdir -p $(@D)
 	$(call show,LINK)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
@@ -177,7 +181,7 @@ $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p
 	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
 # Sanitizers make the unrolled kernels slow to compile; -O1 keeps that bearable.
-$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SANITIZE),-O1,-O3)
+$(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SAN),-O1,-O3)
 $(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/compute/kernels_avx512.o: \
     ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
@@ -225,29 +229,31 @@ check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 FUZZ_SECONDS := 60
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SOURCES))
 FUZZ_LIMITS := -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10
+FUZZER_MAKE = $(PARALLEL_MAKE) CONFIG=fuzz CC=clang WARNINGS= fuzzers
 
 fuzz: ## feed every parser what it never saw (FUZZ_SECONDS=60 each, FUZZ_NAMES="json model")
 	$(call install,$(FUZZ_PACKAGES))
-	@$(PARALLEL_MAKE) CONFIG=fuzz CC=clang fuzzers
-	@cd build/fuzz; failed=; \
+	@$(FUZZER_MAKE)
+	@failed=; \
 	for name in $(FUZZ_NAMES); do \
-	    echo "== $$name"; mkdir -p corpus/$$name; dict=../../tests/fuzz/$$name.dict; \
-	    fuzzers/fuzz_$$name $(FUZZ_LIMITS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
-	        $$([ ! -f $$dict ] || echo -dict=$$dict) -artifact_prefix=$$name- \
-	        corpus/$$name ../../tests/fuzz/corpus/$$name || failed="$$failed $$name"; \
+	    echo "== $$name"; mkdir -p build/fuzz/corpus/$$name; \
+	    build/fuzz/fuzzers/fuzz_$$name $(FUZZ_LIMITS) -max_total_time=$(FUZZ_SECONDS) \
+	        -print_final_stats=1 -dict=tests/fuzz/$$name.dict -artifact_prefix=build/fuzz/$$name- \
+	        build/fuzz/corpus/$$name tests/fuzz/corpus/$$name || failed="$$failed $$name"; \
 	done; \
 	for name in $$failed; do echo "FAILED: $$name"; done; [ -z "$$failed" ]
 
 fuzzers: $(FUZZERS)
 
-fuzz-corpus: ## keep as tests the few inputs that reach everything the fuzzers have reached
-	@$(PARALLEL_MAKE) CONFIG=fuzz CC=clang fuzzers
-	@cd build/fuzz; \
-	for name in $(FUZZ_NAMES); do \
-	    kept=../../tests/fuzz/corpus/$$name; mkdir -p $$kept corpus/$$name; \
-	    rm -rf merged && mkdir merged && \
-	    fuzzers/fuzz_$$name $(FUZZ_LIMITS) -merge=1 merged $$kept corpus/$$name 2>&1 | tail -1 && \
-	    rm -rf $$kept && mv merged $$kept || exit 1; \
+# Inputs with names of their own stay; those named by a hash are chosen anew.
+fuzz-corpus: ## keep of what the fuzzers have found the few inputs that reach all of it
+	$(call install,$(FUZZ_PACKAGES))
+	@$(FUZZER_MAKE)
+	@for name in $(FUZZ_NAMES); do \
+	    kept=tests/fuzz/corpus/$$name; found=build/fuzz/corpus/$$name; mkdir -p $$found; \
+	    find $$kept -regextype egrep -regex '.*/[0-9a-f]{40}' -exec mv -t $$found {} +; \
+	    build/fuzz/fuzzers/fuzz_$$name $(FUZZ_LIMITS) -set_cover_merge=1 $$kept $$found 2>&1 | \
+	        tail -1; \
 	done
 
 SOAK_SECONDS ?= 120
