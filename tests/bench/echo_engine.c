@@ -212,6 +212,13 @@ attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t 
     return refuse(err);
 }
 
+attn_status attn_session_fork(attn_engine *engine, const char *id, const char *as, uint64_t at,
+                              uint64_t if_length, attn_session_info *info, attn_error *err)
+{
+    (void)engine, (void)id, (void)as, (void)at, (void)if_length, (void)info;
+    return refuse(err);
+}
+
 attn_status attn_session_cancel(attn_engine *engine, const char *id, attn_session_info *info,
                                 attn_error *err)
 {

@@ -22,11 +22,11 @@ static attn_engine *open_chain(unsigned n_threads)
 
 static const float *rows(void)
 {
-    static const float *inputs;
+    static attn_safetensors *file; /* kept open to the end */
     size_t n;
-    if (inputs == NULL)
-        inputs = golden_f32(golden_open("chain3"), "inputs", &n);
-    return inputs;
+    if (file == NULL)
+        file = golden_open("chain3");
+    return golden_f32(file, "inputs", &n);
 }
 
 static void prefill(attn_engine *engine, const char *session, size_t first, size_t n)
