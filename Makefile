@@ -252,8 +252,8 @@ fuzz-corpus: ## keep of what the fuzzers have found the few inputs that reach al
 	@for name in $(FUZZ_NAMES); do \
 	    kept=tests/fuzz/corpus/$$name; found=build/fuzz/corpus/$$name; mkdir -p $$found; \
 	    find $$kept -regextype egrep -regex '.*/[0-9a-f]{40}' -exec mv -t $$found {} +; \
-	    build/fuzz/fuzzers/fuzz_$$name $(FUZZ_LIMITS) -set_cover_merge=1 $$kept $$found 2>&1 | \
-	        tail -1; \
+	    build/fuzz/fuzzers/fuzz_$$name $(FUZZ_LIMITS) -use_counters=0 -set_cover_merge=1 \
+	        $$kept $$found 2>&1 | tail -1; \
 	done
 
 SOAK_SECONDS ?= 120
