@@ -2,6 +2,8 @@
 #ifndef ATTN_BUILTIN_H
 #define ATTN_BUILTIN_H
 
+#include "engine/model/model.h"
+
 extern const char attn_seed_config[], attn_seed_config_end[];
 extern const char attn_seed_tensors[], attn_seed_tensors_end[];
 
@@ -11,9 +13,9 @@ typedef struct attn_builtin {
     const char *tensors, *tensors_end;
 } attn_builtin;
 
-static const attn_builtin attn_builtin_models[] = {
-    {"seed-attention", attn_seed_config, attn_seed_config_end, attn_seed_tensors,
-     attn_seed_tensors_end},
+static const attn_builtin attn_builtin_models[ATTN_BUILTINS] = {
+    [ATTN_BUILTIN_SEED] = {"seed-attention", attn_seed_config, attn_seed_config_end,
+                           attn_seed_tensors, attn_seed_tensors_end},
 };
 
 #endif

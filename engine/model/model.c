@@ -357,11 +357,6 @@ attn_model *attn_model_load(const char *name, const char *dir, const attn_load_o
     return model;
 }
 
-size_t attn_builtin_count(void)
-{
-    return sizeof attn_builtin_models / sizeof attn_builtin_models[0];
-}
-
 const char *attn_builtin_name(size_t index)
 {
     return attn_builtin_models[index].name;

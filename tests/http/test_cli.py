@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from data import REFERENCE, golden, make_model, rows
+from data import HIDDEN, REFERENCE, golden, make_model, rows
 from process import Server, run
 
 SEED_MODEL = REFERENCE.parents[1] / "engine" / "models" / "seed-attention"
 
-FLAGS = """model random weights host port threads kv-memory max-sessions queue max-body body-memory
-    max-connections stall-timeout ttl allowed-host cors-origin kernels log-level""".split()
+FLAGS = """model default-model random weights host port threads kv-memory max-sessions queue max-body
+    body-memory max-connections stall-timeout ttl allowed-host cors-origin kernels log-level""".split()
 
 
 def refused(*arguments, naming, **variables):
@@ -81,6 +81,8 @@ def test_unknown_flag():
         ("--kernels", ""),
         ("--log-level", "loud"),
         ("--host", ""),
+        ("--default-model", ""),
+        ("--default-model", "nobody"),
         ("--host", "no.such.host.invalid"),
     ],
 )
@@ -160,6 +162,20 @@ def test_two_models(launch, tmp_path):
     metrics = client.metrics()
     for name in ("one", "second", "seed-attention"):
         assert metrics.get_value("attnd_sessions", model=name) == 1
+
+
+def test_the_default_model(launch, tmp_path):
+    """--default-model, else the first --model; it is listed first and the others keep their order."""
+    flags = make_model(tmp_path / "one", 1, hidden=24, heads=3, kv_heads=1, head_dim=10)
+    flags += ["--model", f"two={flags[1]}"]
+    order = [model["name"] for model in launch(*flags).client.get("/models").ok()["models"]]
+    for name, hidden in (("one", 24), ("two", 24), ("seed-attention", HIDDEN)):
+        client = launch(*flags, "--default-model", name).client
+        found = client.get("/models").ok()
+        assert found["default"] == name
+        others = [other for other in order if other != name]
+        assert [model["name"] for model in found["models"]] == [name, *others]
+        assert client.prefill(inputs=rows(1, hidden))["model"] == name
 
 
 def test_a_model_name_twice(tmp_path):
