@@ -511,6 +511,8 @@ attn_status attn_tokenize(attn_engine *engine, const char *name, const char *tex
     attn_ids ids = {0};
     attn_status status =
         attn_tokenizer_encode(model->tokenizer, text, len, add_special, add_special, &ids, err);
+    if (status != ATTN_OK)
+        attn_ids_free(&ids);
     *tokens = ids.data;
     *n = ids.n;
     return status;
