@@ -191,14 +191,14 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 
 # ---------------------------------------------------------------------------------------- run
 
-run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2")
+run: ## build and start the server, a model built in (PORT=8080, ARGS="--threads 2")
 	$(call install,$(RUN_PACKAGES))
 	@$(PARALLEL_MAKE) all
 	@url=http://127.0.0.1:$(PORT); \
 	echo 'In a second terminal, in this folder:'; echo; \
-	echo "  curl $$url/prefill -d @clients/curl/prefill.json"; \
-	echo "  curl -N $$url/decode -d @clients/curl/decode.json"; \
-	echo "  curl $$url/sessions/demo"; echo
+	echo "  curl $$url/prefill -d '{\"session\":\"story\",\"text\":\"Once upon a time\"}'"; \
+	echo "  curl -N $$url/decode -d '{\"session\":\"story\",\"steps\":256,\"stream\":true}'"; \
+	echo "  curl $$url/sessions/story/tokens"; echo
 	@exec $(BINARY) --port $(PORT) $(ARGS)
 
 # -------------------------------------------------------------------------------------- tests

@@ -88,7 +88,7 @@ typedef struct attn_model_source {
 typedef struct attn_options {
     const attn_model_source *models; /* besides the built-in ones, which a same name replaces */
     size_t n_models;
-    const char *default_model; /* a name; NULL: the first of all these */
+    const char *default_model; /* a name; NULL: the first, else "stories" */
     bool has_random_seed;      /* fill `models` that lack weights from `random_seed` */
     uint64_t random_seed;
     unsigned n_threads;       /* compute threads, >= 1 */

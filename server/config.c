@@ -37,7 +37,7 @@ static const setting settings[] = {
     {"model", "[NAME=]DIR", TYPE_LIST, AT(model_args), 0, 0, NULL,
      "serve the model in this folder; repeatable"},
     {"default-model", "NAME", TYPE_TEXT, AT(default_model), 0, 0, NULL,
-     "for requests that name none (default: the first --model, else a built-in one)"},
+     "for requests that name none (default: the first --model, else stories)"},
     {"random", "SEED", TYPE_SEED, AT(random_seed), 0, U64, NULL,
      "random weights for models whose folder has none"},
     {"weights", "auto|f32|bf16|f16|q8", TYPE_CHOICE, AT(weights), 0, 0, "auto",
