@@ -90,13 +90,13 @@ static void put_prefill_line(srv_buf *b, const char *url, const attn_model_info 
 static void put_models_line(srv_buf *b, const attn_engine *engine)
 {
     size_t n = attn_model_count(engine);
-    srv_buf_puts(b, "A session is of the model that its first prefill names, as \"model\":\"");
+    srv_buf_puts(b, "A session's first prefill may name its \"model\":");
     for (size_t i = 0; i < n; i++) {
         attn_model_info model;
         attn_model_get(engine, i, &model);
-        srv_buf_printf(b, "%s%s", i ? "\", \"" : "", model.name);
+        srv_buf_printf(b, "%s %s", i ? "," : "", model.name);
     }
-    srv_buf_puts(b, "\".\nattnd --model DIR serves a folder as Hugging Face saves it.\n");
+    srv_buf_puts(b, ".\nattnd --model DIR serves a folder as Hugging Face saves it.\n");
 }
 
 void srv_handle_index(srv_exchange *x)
