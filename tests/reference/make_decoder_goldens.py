@@ -15,7 +15,6 @@ import os
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -23,7 +22,6 @@ import numpy as np
 import torch
 
 import philox
-import safetensors_io
 from decoder import Decoder, greedy
 from decoder_config import Config, widen
 from make_checkpoint import checkpoint_tensors, read_config
@@ -32,6 +30,7 @@ from make_goldens import write_golden
 STORIES = Path(__file__).resolve().parents[2] / "engine" / "models" / "stories"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "stories"))
 
+from evaluate import read_model  # noqa: E402
 from tokenizer import LETTERS, Tokenizer  # noqa: E402
 
 STORY, STORY_STEPS = "Once upon a time", 64
@@ -148,12 +147,11 @@ def make_golden(name, model, seed, n_tokens, norms, dtype):
 
 def make_stories_golden():
     """goldens/stories: how the built-in model goes on from a text."""
-    config = Config.from_dict(json.loads((STORIES / "config.json").read_text()))
-    stored, _ = safetensors_io.read(STORIES / "model.safetensors")
-    weights = {key: widen(array) for key, array in stored.items()}
+    exact = read_model(STORIES, torch.float64)
+    config = exact.config
     tokenizer = Tokenizer(STORIES / "tokenizer.json")
     prompt = [config.bos, *tokenizer.encode(STORY)]
-    ids, margins = greedy(Decoder(config, weights, torch.float64), prompt, STORY_STEPS)
+    ids, margins = greedy(exact, prompt, STORY_STEPS)
     if min(margins) <= LEAST_MARGIN or set(ids) & set(config.eos):
         raise RuntimeError(f"a close call or an end: {min(margins)} {ids}")
     symbols = {number: symbol for symbol, number in tokenizer.vocab.items()}

@@ -43,11 +43,11 @@ from tokenizer import read_stories  # noqa: E402
 ATTND = ROOT / "build" / "release" / "attnd"
 
 
-def read_model(folder):
+def read_model(folder, dtype=torch.float32):
     """A checkpoint folder as a decoder."""
     config = Config.from_dict(json.loads((folder / "config.json").read_text()))
     weights, _ = safetensors_io.read(folder / "model.safetensors")
-    return Decoder(config, {name: widen(array) for name, array in weights.items()})
+    return Decoder(config, {name: widen(array) for name, array in weights.items()}, dtype)
 
 
 def tokenize(folder, texts, attnd=ATTND):
