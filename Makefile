@@ -111,7 +111,7 @@ endef
 # --------------------------------------------------------------------------------------- help
 
 .PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
-    format everything install-deps clean help
+    format everything build-deps install-deps clean help
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -191,8 +191,7 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 
 # ---------------------------------------------------------------------------------------- run
 
-run: ## build and start the server, a model built in (PORT=8080, ARGS="--threads 2")
-	$(call install,$(RUN_PACKAGES))
+run: build-deps ## build and start the server, a model built in (PORT=8080, ARGS="--threads 2")
 	@$(PARALLEL_MAKE) all
 	@url=http://127.0.0.1:$(PORT); \
 	echo 'In a second terminal, in this folder:'; echo; \
@@ -279,6 +278,9 @@ lint: ## formatting, layers, banned calls, numerics, warnings as errors, syntax
 
 format: ## reformat all C
 	clang-format -i $(C_FILES)
+
+build-deps: ## install only what building needs
+	$(call install,$(RUN_PACKAGES))
 
 install-deps: ## install what building, testing and linting need
 	$(call install,$(LINT_PACKAGES))
