@@ -86,11 +86,12 @@ static void check_value(const srv_json_field *field, const srv_json_value *value
     ATTN_ASSERT(n >= field->min && n <= field->max);
 }
 
-static void check_error(const srv_json_error *error)
+static void check_error(const srv_json_error *error, size_t size)
 {
     ATTN_ASSERT(strcmp(error->code, "invalid_json") == 0 ||
                 strcmp(error->code, "invalid_request") == 0);
     ATTN_ASSERT(error->message != NULL && strchr(error->message, '\n') == NULL);
+    ATTN_ASSERT(error->offset == SIZE_MAX || (error->param == NULL && error->offset <= size));
     size_t i = 0;
     while (error->param != NULL && error->param != fields[i].name)
         ATTN_ASSERT(++i < COUNT);
@@ -112,7 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             check_value(&fields[i], &values[i]);
         srv_json_values_free(fields, COUNT, values);
     } else {
-        check_error(&error);
+        check_error(&error, size);
     }
     ATTN_ASSERT(memcmp(values, none, sizeof none) == 0);
     free(text);
