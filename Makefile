@@ -115,7 +115,7 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
+.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak scenario bench float-sweep lint \
     format everything build-deps install-deps clean help
 
 help: ## what can be made
@@ -274,6 +274,11 @@ SOAK_SECONDS ?= 120
 
 soak: $(BINARY) $(LOAD) ## load, kills and expiries for SOAK_SECONDS=120, then: is anything left behind?
 	@$(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) $(PYTHON) tests/soak.py $(SOAK_SECONDS)
+
+NAME ?= cycles
+
+scenario: $(BINARY) $(LOAD) ## a load of minutes (NAME=crowd|cycles|long-prefill|many, NAME="crowd idle=500")
+	@ATTND_BINARY=$(CURDIR)/$(BINARY) $(PYTHON) tests/scenarios.py $(NAME)
 
 bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing
 	@$(BUILD)/bench/bench $(ARGS)
