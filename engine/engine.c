@@ -406,8 +406,7 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
     }
     engine->sessions_created++;
     engine->n_mortal += fork->ttl_s > 0;
-    attn_engine_tell(engine, fork,
-                     &(attn_event){.kind = ATTN_EVENT_FORKED, .from = session->id});
+    attn_engine_tell(engine, fork, &(attn_event){.kind = ATTN_EVENT_FORKED, .from = session->id});
     release(engine, fork, info);
     return ATTN_OK;
 }
@@ -487,12 +486,21 @@ attn_status attn_selection_check(const attn_engine *engine, size_t model,
     return attn_trace_check(&engine->models[model].model->config, selection, err);
 }
 
+uint64_t attn_selection_bytes(const attn_engine *engine, size_t model,
+                              const attn_selection *selection, uint64_t n_rows, uint64_t n_keys)
+{
+    const attn_config *c = &engine->models[model].model->config;
+    attn_trace_heads heads;
+    attn_trace_choose(c, selection, &heads);
+    return attn_trace_bytes(c, selection, &heads, n_rows, n_keys);
+}
+
 const char *attn_event_kind_name(attn_event_kind kind)
 {
     static const char *const names[] = {
-        [ATTN_EVENT_CREATED] = "created",     [ATTN_EVENT_PREFILL] = "prefill",
-        [ATTN_EVENT_STEP] = "step",           [ATTN_EVENT_TRUNCATED] = "truncated",
-        [ATTN_EVENT_FORKED] = "forked",       [ATTN_EVENT_EXPIRED] = "expired",
+        [ATTN_EVENT_CREATED] = "created", [ATTN_EVENT_PREFILL] = "prefill",
+        [ATTN_EVENT_STEP] = "step",       [ATTN_EVENT_TRUNCATED] = "truncated",
+        [ATTN_EVENT_FORKED] = "forked",   [ATTN_EVENT_EXPIRED] = "expired",
         [ATTN_EVENT_DELETED] = "deleted",
     };
     return names[kind];

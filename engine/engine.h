@@ -51,9 +51,9 @@ typedef enum attn_status {
     ATTN_E_NOT_SUPPORTED,
     ATTN_E_TENSOR_NOT_FOUND, /* the model has no tensor, layer or head like that; `param` */
     ATTN_E_TENSOR_TOO_LARGE, /* details: bytes, limit */
-    ATTN_E_NO_MEMORY, /* the system refused memory outside the budget */
-    ATTN_E_IO,        /* loading only: a file cannot be read */
-    ATTN_E_FORMAT,    /* loading only: a file is wrong */
+    ATTN_E_NO_MEMORY,        /* the system refused memory outside the budget */
+    ATTN_E_IO,               /* loading only: a file cannot be read */
+    ATTN_E_FORMAT,           /* loading only: a file is wrong */
     ATTN_E_INTERNAL,
 } attn_status;
 
@@ -264,23 +264,23 @@ void attn_buffer_free(void *p);
 /* The tensors of a step, by the names of TransformerLens where it has them. n: the step's positions
  * (queries); T: the keys. Row-major, f32. */
 typedef enum attn_tensor_kind {
-    ATTN_TENSOR_EMBED,     /* hook_embed                        [n, hidden_size] the input */
-    ATTN_TENSOR_RESID_PRE, /* blocks.{l}.hook_resid_pre         [n, hidden_size] */
-    ATTN_TENSOR_Q,         /* blocks.{l}.attn.hook_q            [n, heads, head_dim] projected */
-    ATTN_TENSOR_K,         /* blocks.{l}.attn.hook_k            [n, kv_heads, head_dim] */
-    ATTN_TENSOR_V,         /* blocks.{l}.attn.hook_v            [n, kv_heads, head_dim] */
-    ATTN_TENSOR_Q_NORMED,  /* blocks.{l}.attn.hook_q_normed     after QK-norm, with its weight */
-    ATTN_TENSOR_K_NORMED,  /* blocks.{l}.attn.hook_k_normed */
-    ATTN_TENSOR_ROT_Q,     /* blocks.{l}.attn.hook_rot_q        after RoPE */
-    ATTN_TENSOR_ROT_K,     /* blocks.{l}.attn.hook_rot_k */
-    ATTN_TENSOR_SCORES,    /* blocks.{l}.attn.hook_attn_scores  [heads, n, T] masked: -inf */
-    ATTN_TENSOR_PATTERN,   /* blocks.{l}.attn.hook_pattern      [heads, n, T] masked: 0 */
-    ATTN_TENSOR_Z,         /* blocks.{l}.attn.hook_z            [n, heads, head_dim] */
-    ATTN_TENSOR_ATTN_OUT,  /* blocks.{l}.hook_attn_out          [n, hidden_size] */
-    ATTN_TENSOR_RESID_MID, /* blocks.{l}.hook_resid_mid         language models only, */
-    ATTN_TENSOR_MLP_OUT,   /* blocks.{l}.hook_mlp_out           as are these three */
+    ATTN_TENSOR_EMBED,      /* hook_embed                        [n, hidden_size] the input */
+    ATTN_TENSOR_RESID_PRE,  /* blocks.{l}.hook_resid_pre         [n, hidden_size] */
+    ATTN_TENSOR_Q,          /* blocks.{l}.attn.hook_q            [n, heads, head_dim] projected */
+    ATTN_TENSOR_K,          /* blocks.{l}.attn.hook_k            [n, kv_heads, head_dim] */
+    ATTN_TENSOR_V,          /* blocks.{l}.attn.hook_v            [n, kv_heads, head_dim] */
+    ATTN_TENSOR_Q_NORMED,   /* blocks.{l}.attn.hook_q_normed     after QK-norm, with its weight */
+    ATTN_TENSOR_K_NORMED,   /* blocks.{l}.attn.hook_k_normed */
+    ATTN_TENSOR_ROT_Q,      /* blocks.{l}.attn.hook_rot_q        after RoPE */
+    ATTN_TENSOR_ROT_K,      /* blocks.{l}.attn.hook_rot_k */
+    ATTN_TENSOR_SCORES,     /* blocks.{l}.attn.hook_attn_scores  [heads, n, T] masked: -inf */
+    ATTN_TENSOR_PATTERN,    /* blocks.{l}.attn.hook_pattern      [heads, n, T] masked: 0 */
+    ATTN_TENSOR_Z,          /* blocks.{l}.attn.hook_z            [n, heads, head_dim] */
+    ATTN_TENSOR_ATTN_OUT,   /* blocks.{l}.hook_attn_out          [n, hidden_size] */
+    ATTN_TENSOR_RESID_MID,  /* blocks.{l}.hook_resid_mid         language models only, */
+    ATTN_TENSOR_MLP_OUT,    /* blocks.{l}.hook_mlp_out           as are these three */
     ATTN_TENSOR_RESID_POST, /* blocks.{l}.hook_resid_post */
-    ATTN_TENSOR_KEY,   /* past_key_values.{l}.key     [T, kv_heads, head_dim] as the cache keeps it */
+    ATTN_TENSOR_KEY, /* past_key_values.{l}.key     [T, kv_heads, head_dim] as the cache keeps it */
     ATTN_TENSOR_VALUE, /* past_key_values.{l}.value   [T, kv_heads, head_dim] */
     ATTN_TENSOR_KINDS
 } attn_tensor_kind;
@@ -323,7 +323,7 @@ static inline void attn_choice_add(attn_choice *choice, size_t i)
 
 /* What of a step to look at. */
 typedef struct attn_selection {
-    uint32_t tensors;          /* bit 1 << attn_tensor_kind */
+    uint32_t tensors;             /* bit 1 << attn_tensor_kind */
     bool some_layers, some_heads; /* else all */
     attn_choice layers;
     attn_choice heads; /* query heads; of tensors with KV heads, those that these read */
@@ -333,6 +333,9 @@ typedef struct attn_selection {
  * "heads"; details: limit). */
 ATTN_MUST_CHECK attn_status attn_selection_check(const attn_engine *engine, size_t model,
                                                  const attn_selection *selection, attn_error *err);
+/* Bytes of its tensors for n_rows positions that look at n_keys keys. */
+uint64_t attn_selection_bytes(const attn_engine *engine, size_t model,
+                              const attn_selection *selection, uint64_t n_rows, uint64_t n_keys);
 
 typedef struct attn_trace_tensor {
     attn_tensor_kind kind;
@@ -347,9 +350,10 @@ typedef struct attn_trace_tensor {
 typedef struct attn_trace {
     uint64_t position;
     size_t n_rows;
-    uint64_t first_key, n_keys;     /* the keys of scores, pattern and cache */
-    size_t n_heads, n_kv_heads;     /* which heads the tensors have, ascending */
+    uint64_t first_key, n_keys; /* the keys of scores, pattern and cache */
+    size_t n_heads, n_kv_heads; /* which heads the tensors have, ascending */
     const uint32_t *heads, *kv_heads;
+    uint32_t group; /* query heads that read one KV head */
     size_t n_tensors;
     const attn_trace_tensor *tensors; /* by layer, then by kind */
 } attn_trace;
@@ -374,10 +378,10 @@ const char *attn_event_kind_name(attn_event_kind kind); /* "created" ... */
 typedef struct attn_event {
     attn_event_kind kind;
     const char *session, *model, *from;
-    uint64_t length, kv_bytes;     /* after it */
-    uint64_t n_done, n_positions;  /* PREFILL: how far it is */
-    uint64_t step, position;       /* STEP */
-    bool has_token;                /* STEP of a language model */
+    uint64_t length, kv_bytes;    /* after it */
+    uint64_t n_done, n_positions; /* PREFILL: how far it is */
+    uint64_t step, position;      /* STEP */
+    bool has_token;               /* STEP of a language model */
     uint32_t token;
     const char *text; /* NULL: no tokenizer */
     size_t text_len;
@@ -539,7 +543,7 @@ typedef struct attn_result {
     uint64_t seed;    /* DECODE that sampled */
     const char *text; /* DECODE: what was held back for a stop text and is owed at the end */
     size_t text_len;
-    attn_trace *trace; /* PREFILL, TENSOR: what was asked for, or NULL; may be retained */
+    attn_trace *trace;          /* PREFILL, TENSOR: what was asked for, or NULL; may be retained */
     double verify_max_abs_diff; /* VERIFY */
     bool verify_bit_identical;
     double queue_ms, compute_ms;

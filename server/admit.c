@@ -6,9 +6,6 @@
 #include "server/handlers.h"
 #include "server/routes.h"
 
-#define LIMIT_MAX 1000
-#define LIMIT_DEFAULT 100
-
 static bool fail_request(srv_exchange *x, const char *param, const char *message)
 {
     srv_fail_with(x, 400, "invalid_request", param, message);
@@ -40,6 +37,7 @@ static bool find_route(srv_exchange *x, const char *method, const char *path)
         return false;
     }
     memcpy(x->id, match.id, sizeof(x->id));
+    memcpy(x->name, match.name, sizeof(x->name));
     x->route = match.route;
     if (!strcmp(method, "OPTIONS")) {
         memcpy(x->allow, match.allow, sizeof(x->allow));
@@ -80,42 +78,22 @@ static bool check_session(srv_exchange *x, const srv_head *head)
     return srv_check_x_session(x, x->id);
 }
 
-static bool read_limit(srv_exchange *x, const char *value)
-{
-    size_t digits = strspn(value, "0123456789");
-    x->limit = digits && digits <= 4 && !value[digits] ? strtoul(value, NULL, 10) : 0;
-    return (x->limit >= 1 && x->limit <= LIMIT_MAX) ||
-           fail_request(x, "limit", "limit is an integer from 1 to 1000");
-}
-
-static bool read_after(srv_exchange *x, const char *value)
-{
-    if (!attn_session_id_valid(value))
-        return fail_request(x, "after", "after is a session id");
-    memcpy(x->after, value, strlen(value) + 1);
-    return true;
-}
-
 static bool check_query(srv_exchange *x, const srv_head *head)
 {
-    static const struct {
-        const char *name;
-        bool (*read)(srv_exchange *x, const char *value);
-    } paged[] = {{"limit", read_limit}, {"after", read_after}};
-    const size_t n = x->route->flags & SRV_ROUTE_PAGED ? sizeof(paged) / sizeof(paged[0]) : 0;
-    unsigned seen = 0;
-    x->limit = LIMIT_DEFAULT;
     for (unsigned i = 0; i < head->n_params; i++) {
         size_t k = 0;
-        while (k < n && strcmp(head->params[i].name, paged[k].name))
+        while (k < SRV_QUERY_MAX && x->route->params[k] &&
+               strcmp(head->params[i].name, x->route->params[k]))
             k++;
-        if (k == n)
+        if (k == SRV_QUERY_MAX || !x->route->params[k])
             return fail_request(x, NULL, "an unknown query parameter");
-        if (seen & 1u << k)
-            return fail_request(x, paged[k].name, "a repeated query parameter");
-        seen |= 1u << k;
-        if (!paged[k].read(x, head->params[i].value))
+        if (x->params[k])
+            return fail_request(x, x->route->params[k], "a repeated query parameter");
+        x->params[k] = strdup(head->params[i].value);
+        if (!x->params[k]) {
+            srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
             return false;
+        }
     }
     return true;
 }
@@ -124,9 +102,13 @@ static bool check_accept(srv_exchange *x, const srv_head *head)
 {
     unsigned gives = x->route->gives;
     x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
+    x->wants_safetensors = srv_accepts_by_name(head->accept, "application", "x-safetensors");
+    x->wants_frames = srv_accepts_by_name(head->accept, "application", "x-attnd-frames");
     if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
         ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
         ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
+        ((gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors) ||
+        ((gives & SRV_GIVES_FRAMES) && x->wants_frames) ||
         ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
         return true;
     srv_fail_with(x, 406, "not_acceptable", NULL,

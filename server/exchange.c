@@ -33,6 +33,9 @@ void srv_exchange_unref(srv_exchange *x)
     if (x->values)
         srv_json_values_free(x->fields, x->n_fields, x->values);
     free(x->values);
+    free(x->trace);
+    for (size_t i = 0; i < SRV_QUERY_MAX; i++)
+        free(x->params[i]);
     srv_buf_free(&x->body);
     srv_buf_free(&x->reply);
     srv_buf_free(&x->line);
@@ -296,6 +299,8 @@ void srv_exchange_abandon(srv_exchange *x)
 static bool finish_is_long(srv_exchange *x)
 {
     const attn_result *r = srv_exchange_result(x);
+    if (r->trace)
+        return true;
     if (!x->stream)
         return r->n_outputs * r->output_size + r->n_logits + r->n_tokens / 4 >= SRV_OFFLOAD_FLOATS;
     srv_stream_shape shape = srv_stream_shape_of(x->stream);

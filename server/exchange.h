@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "server/buf.h"
 #include "server/config.h"
+#include "server/head.h"
 #include "server/json/json_read.h"
 #include "server/metrics.h"
 #include "server/offload.h"
@@ -56,6 +57,8 @@ enum {
     SRV_GIVES_NDJSON = 2,
     SRV_GIVES_SSE = 4,
     SRV_GIVES_TEXT = 8,
+    SRV_GIVES_SAFETENSORS = 16,
+    SRV_GIVES_FRAMES = 32,
 };
 
 enum {
@@ -63,7 +66,6 @@ enum {
     SRV_ROUTE_SESSION = 2, /* {id} is a session's */
     SRV_ROUTE_BLOCKS = 4,  /* the handler may block: it runs on an offload thread */
     SRV_ROUTE_ALWAYS = 8,  /* answered also while the server shuts down */
-    SRV_ROUTE_PAGED = 16,  /* takes the query parameters `limit` and `after` */
 };
 
 typedef struct srv_route {
@@ -71,7 +73,8 @@ typedef struct srv_route {
     const char *template;            /* "/sessions/{id}" */
     void (*handle)(srv_exchange *x); /* NULL: not built yet, 501 */
     unsigned flags;
-    unsigned gives; /* 0: nothing that Accept could refuse */
+    unsigned gives;                    /* 0: nothing that Accept could refuse */
+    const char *params[SRV_QUERY_MAX]; /* the query parameters it takes */
 } srv_route;
 
 /* Room for the methods of a path: "GET, HEAD, DELETE, OPTIONS". */
@@ -90,10 +93,12 @@ struct srv_exchange {
     /* The request. */
     const srv_route *route;
     char id[ATTN_ID_MAX + 1];        /* the {id} or {name} of the path */
+    char name[ATTN_TENSOR_NAME_MAX]; /* the {name} behind an {id}, "" if it is too long */
     char x_session[ATTN_ID_MAX + 1]; /* the X-Session header, "" if absent */
     bool wants_sse;                  /* Accept names text/event-stream */
-    uint64_t limit;                  /* query parameters of a paged route */
-    char after[ATTN_ID_MAX + 1];
+    bool wants_safetensors;          /* Accept names application/x-safetensors */
+    bool wants_frames;               /* Accept names application/x-attnd-frames */
+    char *params[SRV_QUERY_MAX];     /* values, as in route->params; NULL: not given */
     srv_buf body;
     uint64_t held_bytes; /* what it took of app->held_bytes */
     /* What was read of the body and a job borrows; NULL: nothing. */
@@ -117,6 +122,8 @@ struct srv_exchange {
     atomic_bool gone;            /* the client went away: whoever submits must cancel */
     const char *positions_param; /* the field that says how many positions: "inputs", "steps" ... */
     uint32_t token;              /* decode: the only one given */
+    bool u8;                     /* a tensor: as U8 */
+    struct srv_trace *trace;     /* prefill, decode: what of its inside was asked for, or NULL */
     bool samples;                /* decode: the engine chooses the tokens */
     srv_stream *stream;          /* decode: where its steps go */
     attn_output output;          /* prefill: which rows the reply shows */

@@ -30,6 +30,14 @@ bool srv_read_kept_body(srv_exchange *x, const srv_json_field *fields, size_t n)
     return ok;
 }
 
+const char *srv_query(const srv_exchange *x, const char *name)
+{
+    for (size_t i = 0; i < SRV_QUERY_MAX && x->route->params[i]; i++)
+        if (!strcmp(x->route->params[i], name))
+            return x->params[i];
+    return NULL;
+}
+
 void srv_fail_field(srv_exchange *x, const char *param, const char *message)
 {
     srv_fail_with(x, 400, "invalid_request", param, message);

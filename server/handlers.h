@@ -46,6 +46,9 @@ bool srv_check_reply_size(srv_exchange *x, const char *param, uint64_t count, ui
 void srv_handle_prefill(srv_exchange *x);
 void srv_handle_decode(srv_exchange *x);
 
+/* The value of a query parameter of the route, or NULL if it is not given. */
+const char *srv_query(const srv_exchange *x, const char *name);
+
 void srv_handle_session_list(srv_exchange *x);
 void srv_handle_session_get(srv_exchange *x);
 void srv_handle_session_delete(srv_exchange *x);
@@ -54,6 +57,7 @@ void srv_handle_session_truncate(srv_exchange *x);
 void srv_handle_session_cancel(srv_exchange *x);
 void srv_handle_session_verify(srv_exchange *x);
 void srv_handle_session_tokens(srv_exchange *x);
+void srv_handle_tensor(srv_exchange *x);
 
 void srv_handle_tokenize(srv_exchange *x);
 void srv_handle_detokenize(srv_exchange *x);

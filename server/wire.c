@@ -29,6 +29,8 @@ static const struct {
     [ATTN_E_KV_BUDGET] = {507, "kv_budget_exceeded"},
     [ATTN_E_SHUTTING_DOWN] = {503, "shutting_down"},
     [ATTN_E_NOT_SUPPORTED] = {501, "not_supported"},
+    [ATTN_E_TENSOR_NOT_FOUND] = {404, "tensor_not_found"},
+    [ATTN_E_TENSOR_TOO_LARGE] = {413, "tensor_too_large"},
     [ATTN_E_NO_MEMORY] = {503, "busy_memory"},
 };
 

@@ -34,8 +34,8 @@ struct attn_forward {
     const attn_model *model;
     const attn_span *spans;
     size_t n_rows, layer;
-    bool traced;              /* a span of it has a trace */
-    const float *bias, *norm; /* of the residual phase in progress */
+    bool traced;                 /* a span of it has a trace */
+    const float *bias, *norm;    /* of the residual phase in progress */
     attn_tensor_kind added, sum; /* its names: the branch, and the stream after it */
 };
 
@@ -293,8 +293,7 @@ static void run_look(void *ctx, size_t item, unsigned worker)
     uint64_t n_keys = position + 1 - l->trace->first_key;
     n_keys = n_keys < l->trace->n_keys ? n_keys : l->trace->n_keys;
     const size_t head = l->trace->heads[h];
-    const float *q =
-        f->qkv + (l->first_row + row) * attn_config_qkv_size(c) + head * c->head_dim;
+    const float *q = f->qkv + (l->first_row + row) * attn_config_qkv_size(c) + head * c->head_dim;
     attn_attention_look(f->attention, f->model, f->layer, l->span->session, position, head, q,
                         l->trace->first_key, n_keys, scores, pattern, worker);
 }

@@ -98,7 +98,8 @@ bool attn_tensor_parse(const char *name, attn_tensor_kind *kind, uint32_t *layer
         const char *p = name, *prefix = kinds[k].prefix;
         *layer = 0;
         if (prefix != NULL) {
-            size_t before = (size_t)(strchr(prefix, '%') - prefix), after = strlen(prefix + before + 2);
+            size_t before = (size_t)(strchr(prefix, '%') - prefix),
+                   after = strlen(prefix + before + 2);
             if (strncmp(p, prefix, before) != 0)
                 continue;
             p += before;
@@ -298,6 +299,7 @@ attn_trace *attn_trace_create(const attn_config *c, const attn_selection *s,
         .n_kv_heads = heads->n_kv,
         .heads = query,
         .kv_heads = kv,
+        .group = c->num_attention_heads / c->num_key_value_heads,
         .tensors = t->tensors,
     };
     float *data = (float *)(kv + heads->n_kv);
@@ -306,9 +308,8 @@ attn_trace *attn_trace_create(const attn_config *c, const attn_selection *s,
             if ((s->tensors >> kind & 1) == 0 || !has_layer(s, (attn_tensor_kind)kind, layer))
                 continue;
             attn_trace_tensor *tensor = &t->tensors[t->public.n_tensors++];
-            *tensor = (attn_trace_tensor){.kind = (attn_tensor_kind)kind,
-                                    .layer = (uint32_t)layer,
-                                    .data = data};
+            *tensor = (attn_trace_tensor){
+                .kind = (attn_tensor_kind)kind, .layer = (uint32_t)layer, .data = data};
             t->index[layer * ATTN_TENSOR_KINDS + (size_t)kind] = (uint32_t)t->public.n_tensors;
             set_shape(tensor, c, heads, n_rows, n_keys);
             if (kinds[kind].axes == KEYS)

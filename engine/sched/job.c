@@ -344,8 +344,8 @@ static attn_status make_trace(attn_job *job, attn_error *err)
                                err);
     if (status != ATTN_OK || job->kind != ATTN_JOB_PREFILL)
         return status;
-    job->trace = attn_trace_create(c, &r->trace, &job->heads, job->start_length, (size_t)n_rows, 0,
-                                   n_keys);
+    job->trace =
+        attn_trace_create(c, &r->trace, &job->heads, job->start_length, (size_t)n_rows, 0, n_keys);
     job->result.trace = job->trace;
     return job->trace != NULL ? ATTN_OK
                               : attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a trace");
@@ -510,11 +510,11 @@ static attn_status check_ranges(attn_request *r, uint64_t length, attn_error *er
         r->end_query = length;
     if (r->end_key == UINT64_MAX)
         r->end_key = r->end_query;
-    const char *param = !cache && (r->first_query >= r->end_query || r->end_query > length) ? "q"
-                        : keys && (r->first_key >= r->end_key ||
-                                   r->end_key > (cache ? length : r->end_query))
-                            ? "k"
-                            : NULL;
+    const char *param =
+        !cache && (r->first_query >= r->end_query || r->end_query > length) ? "q"
+        : keys && (r->first_key >= r->end_key || r->end_key > (cache ? length : r->end_query))
+            ? "k"
+            : NULL;
     if (param == NULL)
         return ATTN_OK;
     attn_fail(err, ATTN_E_INVALID, param,
@@ -744,9 +744,8 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     attn_engine *engine = job->engine;
     attn_session_free(job->shadow);
     job->shadow = NULL;
-    bool waiting =
-        job->session != NULL &&
-        release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
+    bool waiting = job->session != NULL &&
+                   release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
     uint64_t now = attn_now_ns();
     attn_result *result = &job->result;
     result->reason = reason;

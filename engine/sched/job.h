@@ -32,10 +32,10 @@ struct attn_job {
 
     _Atomic bool cancelled, woken, parked;
 
-    attn_session *session; /* held, or waited for; NULL once released, and of a TENSOR job */
-    bool created;          /* this job made the session */
-    attn_session *shadow;  /* VERIFY: the recomputed cache; TENSOR: the snapshot */
-    attn_trace *trace;     /* PREFILL, TENSOR: the tensors asked for */
+    attn_session *session;  /* held, or waited for; NULL once released, and of a TENSOR job */
+    bool created;           /* this job made the session */
+    attn_session *shadow;   /* VERIFY: the recomputed cache; TENSOR: the snapshot */
+    attn_trace *trace;      /* PREFILL, TENSOR: the tensors asked for */
     attn_trace_heads heads; /* of a trace */
     uint64_t start_length;
     uint64_t n_positions; /* rows to run: prefill rows, decode steps, positions to verify */

@@ -31,7 +31,7 @@ typedef struct job_list {
 typedef struct batch_part {
     attn_job *job;
     size_t first_row, n_rows;
-    bool replay, untraced; /* there was no memory for its trace */
+    bool replay, untraced;       /* there was no memory for its trace */
     attn_trace *trace, *watched; /* of a decode step: what the job, what the observer asked for */
 } batch_part;
 
@@ -213,8 +213,8 @@ static bool make_traces(attn_scheduler *s, batch_part *part, uint64_t position)
     attn_engine *engine = s->engine;
     attn_selection selection;
     if (job->request.has_trace)
-        part->trace = attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0,
-                                        position + 1);
+        part->trace =
+            attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0, position + 1);
     if (engine->observing && engine->observer.wants != NULL &&
         engine->observer.wants(engine->observer.ctx, job->session->id, &selection) &&
         attn_trace_check(c, &selection, NULL) == ATTN_OK) {
@@ -328,7 +328,8 @@ static double plan(attn_scheduler *s, const attn_model *model)
     double cost = 0, budget = s->rate * BATCH_NS;
     bool chunks = false;
     s->n_parts = s->n_spans = s->n_rows = 0;
-    for (const attn_job *job = first_of(s, ATTN_JOB_ACTIVE); job != NULL && !chunks; job = job->next)
+    for (const attn_job *job = first_of(s, ATTN_JOB_ACTIVE); job != NULL && !chunks;
+         job = job->next)
         chunks = job->session->model == model && job->kind != ATTN_JOB_DECODE;
     size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
     for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE), *next; job != NULL; job = next) {
@@ -423,10 +424,8 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
     else
         attn_histogram_observe(&job->engine->step_seconds, (double)(now - job->last_step_ns) / 1e9);
     job->last_step_ns = now;
-    attn_step step = {.step = job->n_done++,
-                      .position = position,
-                      .length = position + 1,
-                      .trace = part->trace};
+    attn_step step = {
+        .step = job->n_done++, .position = position, .length = position + 1, .trace = part->trace};
     if (attn_config_is_decoder(&session->model->config)) {
         step.token = token;
         step.logprobs = job->logprobs;
@@ -587,9 +586,8 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
     uint64_t begin = attn_now_ns();
     for (size_t i = 0; i < s->n_parts; i++)
         mark_started(s, &s->parts[i].job, 1, begin);
-    const float *outputs =
-        attn_forward_run(s->engine->forward, model, s->spans, s->n_spans,
-                         model->config.num_hidden_layers, s->finite);
+    const float *outputs = attn_forward_run(s->engine->forward, model, s->spans, s->n_spans,
+                                            model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
     double rate = cost / (double)(duration + 1);
     s->rate += 0.2 * (rate - s->rate);
@@ -683,7 +681,8 @@ static void sample_next(attn_scheduler *s, const attn_model *model)
     size_t most = s->logits_floats / vocab;
     most = most < ATTN_BATCH_ROWS ? most : ATTN_BATCH_ROWS;
     s->n_sampled = 0;
-    for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE), *next; job != NULL && s->n_sampled < most; job = next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE), *next; job != NULL && s->n_sampled < most;
+         job = next) {
         next = job->next;
         if (job->session->model != model || !attn_job_samples(job) || job->has_next ||
             !job->session->has_last_output || park(s, job))
