@@ -15,6 +15,7 @@ void srv_exchange_init(srv_exchange *x, srv_app *app)
     srv_buf_init(&x->body, (size_t)app->config->max_body_bytes);
     srv_buf_init(&x->reply, (size_t)app->config->max_body_bytes + REPLY_ENVELOPE_BYTES);
     srv_buf_init(&x->line, x->reply.limit);
+    srv_buf_init(&x->prepared, x->reply.limit);
 }
 
 void srv_exchange_ref(srv_exchange *x)
@@ -39,6 +40,7 @@ void srv_exchange_unref(srv_exchange *x)
     srv_buf_free(&x->body);
     srv_buf_free(&x->reply);
     srv_buf_free(&x->line);
+    srv_buf_free(&x->prepared);
     srv_exchange_drop(x, x->held_bytes);
     free(x);
 }
@@ -160,7 +162,7 @@ static void run_task(srv_task *task)
     srv_exchange_unref(x);
 }
 
-static void offload(srv_exchange *x, void (*work)(srv_exchange *))
+void srv_exchange_offload(srv_exchange *x, void (*work)(srv_exchange *))
 {
     srv_exchange_ref(x);
     atomic_store(&x->working, true);
@@ -172,7 +174,7 @@ static void offload(srv_exchange *x, void (*work)(srv_exchange *))
 void srv_exchange_start(srv_exchange *x)
 {
     if ((x->route->flags & SRV_ROUTE_BLOCKS) || x->body.len >= SRV_OFFLOAD_BYTES)
-        offload(x, handle);
+        srv_exchange_offload(x, handle);
     else
         handle(x);
 }
@@ -324,7 +326,7 @@ srv_next srv_exchange_advance(srv_exchange *x)
     if (x->next_line)
         return srv_exchange_fail_job(x) ? SRV_NEXT_REPLY : SRV_NEXT_STREAM;
     if (finish_is_long(x)) {
-        offload(x, x->finish);
+        srv_exchange_offload(x, x->finish);
         return SRV_NEXT_WAIT;
     }
     x->finish(x);

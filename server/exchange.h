@@ -130,6 +130,7 @@ struct srv_exchange {
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
     srv_buf line; /* the line being read, from line_at on */
+    srv_buf prepared; /* the next one, if it was made off the loop */
     size_t line_at;
     bool line_done; /* the done object was made */
     bool end_noted; /* its end was counted */
@@ -171,6 +172,9 @@ void srv_fail(srv_exchange *x, const srv_error *error);
 void srv_fail_with(srv_exchange *x, unsigned status, const char *code, const char *param,
                    const char *message);
 void srv_fail_engine(srv_exchange *x, const attn_error *error);
+
+/* Runs `work` on an offload thread; a wake follows. Until then x is that thread's. Loop only. */
+void srv_exchange_offload(srv_exchange *x, void (*work)(srv_exchange *x));
 
 /* Runs x->route->handle: here, or on an offload thread if it may take long. Loop only. */
 void srv_exchange_start(srv_exchange *x);

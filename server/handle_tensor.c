@@ -66,6 +66,26 @@ static bool read_query(srv_exchange *x, attn_request *r)
     return true;
 }
 
+/* Bytes of the tensor, at most; of what cannot be, whatever. */
+static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
+{
+    attn_session_info session;
+    attn_error error; /* whatever it is, the engine will find it again */
+    if (attn_session_get(x->app->engine, x->id, &session, &error) != ATTN_OK)
+        return 0;
+    attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
+    if (r->layer < ATTN_CHOICE_MAX)
+        attn_choice_add(&selection.layers, r->layer);
+    uint64_t end_query = r->end_query < session.length ? r->end_query : session.length;
+    uint64_t end_key = r->end_key < end_query ? r->end_key : end_query;
+    uint64_t rows = end_query > r->first_query ? end_query - r->first_query : 0;
+    uint64_t keys = end_key > r->first_key ? end_key - r->first_key : 0;
+    ptrdiff_t model = attn_model_find(x->app->engine, session.model);
+    uint64_t bytes =
+        attn_selection_bytes(x->app->engine, (size_t)model, &selection, rows, keys);
+    return bytes < ATTN_TRACE_BYTES_MAX ? bytes : ATTN_TRACE_BYTES_MAX;
+}
+
 static void put_indices(srv_buf *b, const char *name, const uint32_t *v, size_t n)
 {
     srv_buf_printf(b, ",\"%s\":", name);
@@ -141,12 +161,11 @@ void srv_handle_tensor(srv_exchange *x)
     x->finish = finish;
     if (!read_query(x, &request))
         return;
-    /* Of the tensor and of the reply, at the most; what it really is stays until the reply is made. */
-    if (!srv_exchange_hold(x, 2 * ATTN_TRACE_BYTES_MAX, false)) {
+    /* The tensor and its reply. */
+    if (!srv_exchange_hold(x, 2 * count_bytes(x, &request), false)) {
         srv_fail_with(x, 503, "busy_memory", NULL,
                       "the requests in flight hold all of --body-memory");
         return;
     }
-    if (!srv_exchange_submit(x, &request))
-        return;
+    srv_exchange_submit(x, &request);
 }

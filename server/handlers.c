@@ -94,6 +94,47 @@ void srv_take_tokens(srv_exchange *x, srv_json_value *value, attn_request *reque
     request->n_tokens = value->integers.count;
 }
 
+bool srv_take_trace(srv_exchange *x, const srv_json_value *value, const char *model,
+                    uint64_t n_rows, uint64_t n_keys, attn_request *request, uint64_t *bytes)
+{
+    srv_json_error e;
+    attn_error error;
+    *bytes = 0;
+    if (!value->present)
+        return true;
+    x->trace = calloc(1, sizeof(*x->trace));
+    if (!x->trace) {
+        srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
+        return false;
+    }
+    if (!srv_trace_read(value, x->trace, &e)) {
+        srv_fail_with(x, strcmp(e.code, "internal") ? 400 : 500, e.code, e.param, e.message);
+        return false;
+    }
+    request->has_trace = true;
+    request->trace = x->trace->capture;
+    ptrdiff_t index = attn_model_find(x->app->engine, model);
+    if (index < 0)
+        return true; /* the engine says so better */
+    if (attn_selection_check(x->app->engine, (size_t)index, &request->trace, &error) != ATTN_OK) {
+        srv_fail_engine(x, &error);
+        return false;
+    }
+    *bytes = attn_selection_bytes(x->app->engine, (size_t)index, &request->trace, n_rows, n_keys);
+    if (*bytes > ATTN_TRACE_BYTES_MAX) {
+        srv_fail(x, &(srv_error){
+                        .status = 413,
+                        .code = "tensor_too_large",
+                        .message = "this is too much to look at at once",
+                        .param = "trace",
+                        .n_details = 2,
+                        .details = {{"bytes", *bytes}, {"limit", ATTN_TRACE_BYTES_MAX}},
+                    });
+        return false;
+    }
+    return true;
+}
+
 uint32_t srv_narrow(uint64_t value)
 {
     return value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;

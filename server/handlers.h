@@ -40,6 +40,12 @@ void srv_take_tokens(srv_exchange *x, srv_json_value *value, attn_request *reque
 const uint32_t *srv_narrow_ids(srv_json_value *value);
 uint32_t srv_narrow(uint64_t value);
 
+/* Reads a request's `trace`, if it is given, for a session of that model which has, or will have, up
+ * to n_keys positions: sets x->trace and the request's selection. *bytes: of the tensors of n_rows
+ * rows. Fails x. */
+bool srv_take_trace(srv_exchange *x, const srv_json_value *value, const char *model,
+                    uint64_t n_rows, uint64_t n_keys, attn_request *request, uint64_t *bytes);
+
 /* Fails x if a reply with so many times so many bytes would be larger than the largest body. */
 bool srv_check_reply_size(srv_exchange *x, const char *param, uint64_t count, uint64_t bytes_each);
 

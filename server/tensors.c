@@ -111,32 +111,22 @@ static const char *read_fields(const srv_json_value *v, srv_trace *t)
     return t->capture.tensors ? NULL : "tensors";
 }
 
-bool srv_trace_read(srv_exchange *x, const srv_json_value *value, const char *model, srv_trace *t)
+bool srv_trace_read(const srv_json_value *value, srv_trace *t, srv_json_error *error)
 {
     srv_json_value v[COUNT];
-    srv_json_error e;
     memset(t, 0, sizeof(*t));
-    if (!srv_json_read(value->string.text, value->string.len, fields, COUNT, v, &e)) {
-        srv_fail_with(x, strcmp(e.code, "internal") ? 400 : 500, e.code,
-                      e.param ? e.param : "trace", e.message);
+    if (!srv_json_read(value->string.text, value->string.len, fields, COUNT, v, error)) {
+        error->param = error->param ? error->param : "trace";
         return false;
     }
     const char *wrong = read_fields(v, t);
     srv_json_values_free(fields, COUNT, v);
-    if (wrong) {
-        srv_fail_field(x, wrong,
-                       "a trace names tensors (as hook_pattern, each once), layers, heads "
-                       "and a dtype (F32, U8) that there are");
-        return false;
-    }
-    attn_error error;
-    ptrdiff_t index = attn_model_find(x->app->engine, model);
-    if (index >= 0 &&
-        attn_selection_check(x->app->engine, (size_t)index, &t->capture, &error) != ATTN_OK) {
-        srv_fail_engine(x, &error);
-        return false;
-    }
-    return true;
+    if (!wrong)
+        return true;
+    *error = (srv_json_error){"invalid_request", wrong,
+                              "a trace names tensors (as hook_pattern, each once), layers, heads "
+                              "and a dtype (F32, U8) that there are"};
+    return false;
 }
 
 /* ------------------------------------------------------------------------------ writing */
@@ -409,10 +399,10 @@ void srv_wire_trace(srv_buf *b, const attn_trace *t, const srv_trace *asked)
     srv_buf_puts(b, "]");
 }
 
-uint64_t srv_trace_text_bytes(const srv_trace *asked, uint64_t tensor_bytes, size_t n_heads)
+uint64_t srv_trace_text_bytes(const attn_trace *t, const srv_trace *asked)
 {
-    uint64_t n = asked->show.tensors ? (tensor_bytes + BLOB_BYTES) / 3 * 4 : 0;
-    return n + asked->top_k * n_heads * 48;
+    uint64_t n = asked->show.tensors ? srv_tensors_bytes(t) / 3 * 4 : 0;
+    return n + asked->top_k * t->n_heads * t->n_tensors * 48;
 }
 
 static void put_number(srv_buf *b, float v, bool u8)

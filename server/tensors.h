@@ -8,7 +8,9 @@
 #ifndef SRV_TENSORS_H
 #define SRV_TENSORS_H
 
-#include "server/handlers.h"
+#include "engine/engine.h"
+#include "server/buf.h"
+#include "server/json/json_read.h"
 
 /* Numbers in the JSON form of one tensor. */
 #define SRV_TENSOR_JSON_MAX 65536
@@ -32,9 +34,8 @@ bool srv_tensor_names_parse(const char *list, uint32_t *tensors);
 /* Reads "F32" or "U8". */
 bool srv_tensor_dtype_parse(const char *dtype, bool *u8);
 
-/* Reads the object of a request's `trace` and checks it against the model. Fails x. */
-bool srv_trace_read(srv_exchange *x, const srv_json_value *value, const char *model,
-                    srv_trace *trace);
+/* Reads the object of a request's `trace`. Errors: false; error->param names the field. */
+bool srv_trace_read(const srv_json_value *value, srv_trace *trace, srv_json_error *error);
 
 /* A line of a blob's __metadata__. */
 typedef struct srv_metadata {
@@ -51,8 +52,8 @@ uint64_t srv_tensors_bytes(const attn_trace *trace);
 /* Appends ,"tensors":"<base64 of the blob>" and ,"top_k":[...], as asked: the inside of a step, or of
  * the last position of a prefill. */
 void srv_wire_trace(srv_buf *b, const attn_trace *trace, const srv_trace *asked);
-/* Bytes of text that this makes of so many bytes of tensors. */
-uint64_t srv_trace_text_bytes(const srv_trace *asked, uint64_t tensor_bytes, size_t n_heads);
+/* Bytes of text that this makes, at most. */
+uint64_t srv_trace_text_bytes(const attn_trace *trace, const srv_trace *asked);
 
 /* Appends [[...],...]: a tensor's numbers. -Infinity, behind the mask, is "-inf". */
 void srv_wire_tensor(srv_buf *b, const attn_trace_tensor *tensor, bool u8);

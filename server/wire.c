@@ -249,7 +249,8 @@ static void put_prediction(srv_buf *b, const attn_result *r, bool with_text)
     }
 }
 
-void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool with_text)
+void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool with_text,
+                      const srv_trace *trace)
 {
     srv_buf_puts(b, "{\"session\":");
     put_string(b, r->session.id);
@@ -263,6 +264,8 @@ void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool w
     }
     if (r->n_next)
         put_prediction(b, r, with_text);
+    if (r->trace)
+        srv_wire_trace(b, r->trace, trace);
     srv_buf_puts(b, ",\"kv\":");
     srv_wire_kv(b, &r->session.kv, true);
     put_timing(b, r);
@@ -280,7 +283,7 @@ static void put_output(srv_buf *b, const attn_step *step)
     }
 }
 
-void srv_wire_step(srv_buf *b, const attn_step *step)
+void srv_wire_step(srv_buf *b, const attn_step *step, const srv_trace *trace)
 {
     srv_buf_printf(b, "{\"step\":%" PRIu64 ",\"position\":%" PRIu64 ",\"length\":%" PRIu64,
                    step->step, step->position, step->length);
@@ -293,6 +296,8 @@ void srv_wire_step(srv_buf *b, const attn_step *step)
         srv_buf_puts(b, ",\"logprobs\":");
         put_logprobs(b, step->logprobs, step->n_logprobs, step->text);
     }
+    if (step->trace)
+        srv_wire_trace(b, step->trace, trace);
     srv_buf_puts(b, "}");
 }
 
@@ -346,7 +351,8 @@ static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps, 
     srv_buf_free(&text);
 }
 
-void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *steps)
+void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *steps,
+                  const srv_trace *trace)
 {
     srv_error error = srv_error_of_engine(&r->error);
     size_t n = srv_stream_count(steps);
@@ -355,7 +361,7 @@ void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *st
     for (size_t i = 0; i < n; i++) {
         if (i)
             srv_buf_puts(b, ",");
-        srv_wire_step(b, srv_stream_at(steps, i));
+        srv_wire_step(b, srv_stream_at(steps, i), trace);
     }
     srv_buf_puts(b, "]");
     if (n == 1)

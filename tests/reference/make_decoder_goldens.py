@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Writes the golden vectors of language models, goldens/lm-*: logits, and a greedy continuation.
+"""Writes the golden vectors of language models, goldens/lm-*: logits, and a greedy continuation;
+of some goldens/trace-lm-*: the tensors inside.
 
 Each is a random model, models/<name>, at some hundred positions. README.md lists the tensors. Run
 again, it writes the same bytes.
@@ -18,7 +19,7 @@ import philox
 from decoder import Decoder, greedy
 from decoder_config import Config, widen
 from make_checkpoint import checkpoint_tensors, read_config
-from make_goldens import write_golden
+from make_goldens import TRACED_LENGTH, TRACED_ROWS, last_rows, write_golden
 
 PROMPT_LEN = 8
 GREEDY_STEPS = 16
@@ -48,6 +49,7 @@ GOLDENS = {
     "minimind-moe-norms": ("minimind-moe", 15, 70, "random", "f32"),
     "minimind2-moe": ("minimind2-moe", 16, 210, "ones", "f32"),
 }
+TRACED = ("minimind-dense", "llama-bias", "qwen3-untied")
 
 
 def kept_rows(n_tokens):
@@ -129,6 +131,12 @@ def make_golden(name, model, seed, n_tokens, norms, dtype):
     if margin is not None:
         metadata["router_margin"] = f"{margin:.1e}"
     write_golden(f"lm-{name}", tensors, metadata)
+    if name in TRACED:
+        trace = {}
+        traced = torch.from_numpy(tokens[:TRACED_LENGTH])[None].long()
+        Decoder(config, weights).forward(traced, trace=trace)
+        metadata["first_row"] = str(TRACED_LENGTH - TRACED_ROWS)
+        write_golden(f"trace-lm-{name}", last_rows(trace), metadata)
 
 
 def main():
