@@ -134,7 +134,7 @@ def make_golden(name, model, seed, n_tokens, norms, dtype):
     if name in TRACED:
         trace = {}
         traced = torch.from_numpy(tokens[:TRACED_LENGTH])[None].long()
-        Decoder(config, weights).forward(traced, trace=trace)
+        exact.forward(traced, trace=trace)
         metadata["first_row"] = str(TRACED_LENGTH - TRACED_ROWS)
         write_golden(f"trace-lm-{name}", last_rows(trace), metadata)
 

@@ -71,15 +71,14 @@ def attend(model, chunks):
 
 
 def last_rows(trace):
-    """The rows to keep of a trace of TRACED_LENGTH positions, without the batch axis."""
+    """The rows to keep of a trace of TRACED_LENGTH positions, as float32, without the batch axis."""
     rows = {}
     for name, tensor in trace.items():
         kind = name.rpartition(".")[2]
         if kind in TRACED_KINDS:
             by_head = kind in ("hook_attn_scores", "hook_pattern")
-            rows[name] = tensor[0].narrow(
-                1 if by_head else 0, TRACED_LENGTH - TRACED_ROWS, TRACED_ROWS
-            )
+            axis, first = int(by_head), TRACED_LENGTH - TRACED_ROWS
+            rows[name] = tensor[0].narrow(axis, first, TRACED_ROWS).float()
     return rows
 
 
@@ -162,7 +161,7 @@ def make_random(name, seed, n_rows, n_kept):
     write_golden(name, tensors, metadata)
 
     trace = {}
-    model = SeedAttention(Config.from_dict(config), weights)
+    model = SeedAttention(Config.from_dict(config), weights, torch.float64)
     model.forward(torch.from_numpy(inputs)[None, :TRACED_LENGTH], trace=trace)
     first_row = TRACED_LENGTH - TRACED_ROWS
     metadata = {"model": name, "seed": str(seed), "first_row": str(first_row)}
