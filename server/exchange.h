@@ -129,7 +129,7 @@ struct srv_exchange {
     attn_output output;          /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
-    srv_buf line; /* the line being read, from line_at on */
+    srv_buf line;     /* the line being read, from line_at on */
     srv_buf prepared; /* the next one, if it was made off the loop */
     size_t line_at;
     bool line_done; /* the done object was made */

@@ -92,8 +92,7 @@ static void finish(srv_exchange *x)
     uint64_t logprob_bytes = LOGPROB_BYTES + ESCAPE_BYTES * ATTN_TOKEN_TEXT_MAX;
     uint64_t step_bytes =
         STEP_BYTES + shape.row_size * SRV_FLOAT_BYTES + shape.n_logprobs * logprob_bytes;
-    srv_exchange_expect(x, (srv_stream_count(x->stream) + 1) * step_bytes +
-                               count_text_bytes(x, r));
+    srv_exchange_expect(x, (srv_stream_count(x->stream) + 1) * step_bytes + count_text_bytes(x, r));
     srv_wire_run(&x->reply, r, x->samples, x->stream, x->trace);
     srv_buf_puts(&x->reply, "\n");
     srv_reply_json(x, 200);

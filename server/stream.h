@@ -24,8 +24,8 @@
 
 /* What its steps bring. */
 typedef struct srv_stream_shape {
-    size_t row_size;   /* floats of a row; 0: tokens */
-    size_t n_logprobs; /* of a token, at most */
+    size_t row_size;    /* floats of a row; 0: tokens */
+    size_t n_logprobs;  /* of a token, at most */
     size_t trace_bytes; /* of what a step's trace holds, at most; the slot has a reference to it */
 } srv_stream_shape;
 

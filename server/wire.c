@@ -170,6 +170,39 @@ static void put_example(srv_buf *b, const attn_model_info *m)
     }
 }
 
+static const char *tensor_axes(attn_tensor_kind kind)
+{
+    if (attn_tensor_has_keys(kind))
+        return attn_tensor_has_heads(kind) ? "\"heads\",\"queries\",\"keys\""
+                                           : "\"keys\",\"kv_heads\",\"head_dim\"";
+    if (attn_tensor_has_heads(kind))
+        return "\"queries\",\"heads\",\"head_dim\"";
+    return attn_tensor_has_kv_heads(kind) ? "\"queries\",\"kv_heads\",\"head_dim\""
+                                          : "\"queries\",\"hidden_size\"";
+}
+
+/* What of its inside can be looked at: the names with {l} for the layer, and the axes. */
+static void put_tensors(srv_buf *b, const attn_engine *engine, size_t index)
+{
+    const char *comma = "";
+    srv_buf_puts(b, ",\"tensors\":[");
+    for (int kind = 0; kind < ATTN_TENSOR_KINDS; kind++) {
+        const attn_selection one = {.tensors = 1u << kind};
+        char name[ATTN_TENSOR_NAME_MAX];
+        attn_error error;
+        if (attn_selection_check(engine, index, &one, &error) != ATTN_OK)
+            continue;
+        attn_tensor_name((attn_tensor_kind)kind, 0, name);
+        const int before = (int)strcspn(name, "0");
+        srv_buf_printf(b, "%s{\"name\":\"%.*s", comma, before, name);
+        if (name[before])
+            srv_buf_printf(b, "{l}%s", name + before + 1);
+        srv_buf_printf(b, "\",\"axes\":[%s]}", tensor_axes((attn_tensor_kind)kind));
+        comma = ",";
+    }
+    srv_buf_puts(b, "]");
+}
+
 void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config)
 {
     attn_model_info m;
@@ -207,6 +240,7 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
                    ATTN_NUMERICS, attn_engine_kernels(engine), attn_engine_threads(engine),
                    ATTN_PAGE_POSITIONS, config->max_body_bytes, config->max_sessions,
                    config->queue);
+    put_tensors(b, engine, index);
     put_example(b, &m);
     srv_buf_puts(b, "}");
 }
