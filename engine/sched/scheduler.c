@@ -767,7 +767,8 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
         list_append(&s->lists[job->state], job);
         if (job->cancelled)
             *cancelled = true;
-        else if (job->n_positions == 0) /* of an empty session, or of the cache alone */
+        else if (job->state != ATTN_JOB_WAITING && job->n_positions == 0)
+            /* Of an empty session, or of the cache alone. */
             finish(s, job, ATTN_REASON_LENGTH, NULL);
     }
     return !stop;
