@@ -581,14 +581,17 @@ static attn_status look_at_session(attn_job *job, attn_session *session, attn_er
     const bool cache = r->tensor == ATTN_TENSOR_KEY || r->tensor == ATTN_TENSOR_VALUE;
     attn_status status = check_options(r, session, err);
     attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
-    if (status == ATTN_OK && r->layer >= c->num_hidden_layers) {
+    if (status != ATTN_OK)
+        return status;
+    const uint32_t n_layers =
+        c->num_hidden_layers < ATTN_CHOICE_MAX ? c->num_hidden_layers : ATTN_CHOICE_MAX;
+    if (r->layer >= n_layers) {
         attn_fail(err, ATTN_E_TENSOR_NOT_FOUND, "name", "the model has not so many layers");
-        attn_error_detail(err, "limit", c->num_hidden_layers);
+        attn_error_detail(err, "limit", n_layers);
         return ATTN_E_TENSOR_NOT_FOUND;
     }
     attn_choice_add(&selection.layers, r->layer);
-    if (status == ATTN_OK)
-        status = attn_trace_check(c, &selection, err);
+    status = attn_trace_check(c, &selection, err);
     if (status == ATTN_E_TENSOR_NOT_FOUND)
         err->param = "name";
     if (status == ATTN_OK)
