@@ -754,6 +754,10 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     result->reason = reason;
     if (error != NULL)
         result->error = *error;
+    if (reason != ATTN_REASON_LENGTH) { /* a part of a trace is none */
+        attn_trace_release(job->trace);
+        job->trace = result->trace = NULL;
+    }
     if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH) {
         result->appended = job->n_positions;
         result->tokens = job->tokens;
