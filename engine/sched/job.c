@@ -331,10 +331,7 @@ static attn_status make_trace(attn_job *job, attn_error *err)
     const attn_config *c = &job->session->model->config;
     if (!r->has_trace)
         return ATTN_OK;
-    if ((r->trace.tensors & (1u << ATTN_TENSOR_KEY | 1u << ATTN_TENSOR_VALUE)) != 0)
-        return attn_fail(err, ATTN_E_INVALID, "tensors",
-                         "a trace has no cache tensors: look at them in the session");
-    attn_status status = attn_trace_check(c, &r->trace, err);
+    attn_status status = attn_trace_check_step(c, &r->trace, err);
     if (status != ATTN_OK)
         return status;
     attn_trace_choose(c, &r->trace, &job->heads);
