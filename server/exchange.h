@@ -66,6 +66,7 @@ enum {
     SRV_ROUTE_SESSION = 2, /* {id} is a session's */
     SRV_ROUTE_BLOCKS = 4,  /* the handler may block: it runs on an offload thread */
     SRV_ROUTE_ALWAYS = 8,  /* answered also while the server shuts down */
+    SRV_ROUTE_BLOB = 16,   /* the body may be safetensors */
 };
 
 typedef struct srv_route {
@@ -98,6 +99,8 @@ struct srv_exchange {
     bool wants_sse;                  /* Accept names text/event-stream */
     bool wants_safetensors;          /* Accept names application/x-safetensors */
     bool wants_frames;               /* Accept names application/x-attnd-frames */
+    bool takes_only_safetensors;     /* Accept lets nothing else of the route through */
+    bool is_blob;                    /* the body is safetensors */
     char *params[SRV_QUERY_MAX];     /* values, as in route->params; NULL: not given */
     srv_buf body;
     uint64_t held_bytes; /* what it took of app->held_bytes */

@@ -7,16 +7,18 @@
 
 #define JSON SRV_GIVES_JSON
 #define TEXT SRV_GIVES_TEXT
+#define SAFETENSORS SRV_GIVES_SAFETENSORS
 #define STREAM (SRV_GIVES_JSON | SRV_GIVES_NDJSON | SRV_GIVES_SSE)
 #define BODY SRV_ROUTE_BODY
+#define BLOB SRV_ROUTE_BLOB
 #define SESSION SRV_ROUTE_SESSION
 #define BLOCKS SRV_ROUTE_BLOCKS
 #define ALWAYS SRV_ROUTE_ALWAYS
 
 static const srv_route routes[] = {
     {"GET", "/", srv_handle_index, ALWAYS, TEXT, {NULL}},
-    {"POST", "/prefill", srv_handle_prefill, BODY, JSON, {NULL}},
-    {"POST", "/decode", srv_handle_decode, BODY, STREAM, {NULL}},
+    {"POST", "/prefill", srv_handle_prefill, BODY | BLOB, JSON | SAFETENSORS, {NULL}},
+    {"POST", "/decode", srv_handle_decode, BODY | BLOB, STREAM | SAFETENSORS, {NULL}},
     {"GET", "/sessions", srv_handle_session_list, BLOCKS, JSON, {"limit", "after"}},
     {"GET", "/sessions/{id}", srv_handle_session_get, SESSION, JSON, {NULL}},
     {"DELETE", "/sessions/{id}", srv_handle_session_delete, SESSION | BLOCKS, 0, {NULL}},
@@ -41,7 +43,7 @@ static const srv_route routes[] = {
      "/sessions/{id}/tensors/{name}",
      srv_handle_tensor,
      SESSION | BLOCKS,
-     JSON | SRV_GIVES_SAFETENSORS,
+     JSON | SAFETENSORS,
      {"q", "k", "heads", "dtype"}},
     {"GET", "/watch", NULL, 0, 0, {NULL}},
     {"GET", "/models", srv_handle_model_list, 0, JSON, {NULL}},
