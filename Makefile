@@ -73,18 +73,23 @@ FUZZED_SOURCES := $(call find_sources,engine/base engine/model server/json) \
     engine/compute/rope.c server/buf.c
 BENCH_SUPPORT := tests/bench/machine_limits.c
 ECHO_SOURCES := tests/bench/echo_engine.c
+TORTURE_SOURCES := tests/torture/failing.c
 BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard tests/bench/*.c)))
 C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/null))
 
 LIBRARY := $(BUILD)/libattnd.a
-TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(TEST_SOURCES))
+# ThreadSanitizer does not live with allocations that fail.
+TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out \
+    $(if $(filter tsan,$(SAN)),tests/unit/test_torture.c),$(TEST_SOURCES)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 ECHO_SERVER := $(BUILD)/bench/echo_attnd
+TORTURE_SERVER := $(BUILD)/torture/attnd
 LOAD_SOURCES := $(sort $(wildcard clients/load/*.c))
 LOAD := $(BUILD)/attn-load
 OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST_SUPPORT) \
-    $(FUZZ_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES) $(LOAD_SOURCES))
+    $(FUZZ_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(ECHO_SOURCES) $(TORTURE_SOURCES) \
+    $(LOAD_SOURCES))
 
 # ---------------------------------------------------------------------------------- packages
 
@@ -111,7 +116,7 @@ endef
 # --------------------------------------------------------------------------------------- help
 
 .PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
-    format everything install-deps clean help
+    format everything build-deps install-deps clean help
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -127,7 +132,7 @@ all: $(BINARY) $(LOAD) ## the server and the load tester, build/release/attnd an
 load: $(LOAD) ## only the load tester, build/release/attn-load
 	@:
 
-everything: $(BINARY) $(LOAD) $(TESTS) $(BENCHES) $(ECHO_SERVER)
+everything: $(BINARY) $(LOAD) $(TESTS) $(BENCHES) $(ECHO_SERVER) $(TORTURE_SERVER)
 
 $(BINARY): $(call object,server/main.c) $(LIBRARY)
 	$(call show,LINK)
@@ -152,6 +157,16 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o $(call object,$(TEST_SUP
 # Replays what the fuzzers have found; their targets are functions named as their files.
 $(BUILD)/tests/test_fuzz_corpus: $(call object,$(FUZZ_SOURCES))
 $(BUILD)/obj/tests/fuzz/%.o: DEFINES = $(if $(filter fuzz,$(CONFIG)),,-DLLVMFuzzerTestOneInput=$(*F))
+
+# Programs whose allocations can be made to fail. What fails them stands between the program and the
+# sanitizer and works before that does, so it is not sanitized.
+$(BUILD)/obj/tests/torture/failing.o: SANITIZE :=
+$(BUILD)/obj/tests/torture/failing.o: DEFINES := -DREAL=$(if $(SAN),__interceptor_,__libc_)
+$(BUILD)/tests/test_torture: $(call object,$(TORTURE_SOURCES))
+$(TORTURE_SERVER): $(call object,server/main.c $(TORTURE_SOURCES)) $(LIBRARY)
+	@mkdir -p $(@D)
+	$(call show,LINK)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 $(FUZZERS): $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libfuzzed.a
 	@mkdir -p $(@D)
@@ -191,14 +206,13 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 
 # ---------------------------------------------------------------------------------------- run
 
-run: ## build and start the server, model built in (PORT=8080, ARGS="--threads 2")
-	$(call install,$(RUN_PACKAGES))
+run: build-deps ## build and start the server, a model built in (PORT=8080, ARGS="--threads 2")
 	@$(PARALLEL_MAKE) all
 	@url=http://127.0.0.1:$(PORT); \
 	echo 'In a second terminal, in this folder:'; echo; \
-	echo "  curl $$url/prefill -d @clients/curl/prefill.json"; \
-	echo "  curl -N $$url/decode -d @clients/curl/decode.json"; \
-	echo "  curl $$url/sessions/demo"; echo
+	echo "  curl $$url/prefill -d '{\"session\":\"story\",\"text\":\"Once upon a time\"}'"; \
+	echo "  curl -N $$url/decode -d '{\"session\":\"story\",\"steps\":256,\"stream\":true}'"; \
+	echo "  curl $$url/sessions/story/tokens"; echo
 	@exec $(BINARY) --port $(PORT) $(ARGS)
 
 # -------------------------------------------------------------------------------------- tests
@@ -279,6 +293,9 @@ lint: ## formatting, layers, banned calls, numerics, warnings as errors, syntax
 
 format: ## reformat all C
 	clang-format -i $(C_FILES)
+
+build-deps: ## install only what building needs
+	$(call install,$(RUN_PACKAGES))
 
 install-deps: ## install what building, testing and linting need
 	$(call install,$(LINT_PACKAGES))

@@ -64,14 +64,26 @@ static attn_status load_sources(attn_engine *engine, const attn_options *options
     return ATTN_OK;
 }
 
+/* The default model becomes model 0. */
+static attn_status put_default_first(attn_engine *engine, const char *name, attn_error *err)
+{
+    ptrdiff_t index = attn_model_find(engine, name);
+    if (index < 0)
+        return attn_fail(err, ATTN_E_INVALID, "default_model", "no model has that name");
+    attn_served_model chosen = engine->models[index];
+    memmove(engine->models + 1, engine->models, (size_t)index * sizeof *engine->models);
+    engine->models[0] = chosen;
+    return ATTN_OK;
+}
+
 /* Named models come first, in their order, then the built-in ones that none of them replaces. */
 static attn_status load_models(attn_engine *engine, const attn_options *options, attn_error *err)
 {
-    engine->models = attn_alloc(options->n_models + attn_builtin_count(), sizeof *engine->models);
+    engine->models = attn_alloc(options->n_models + ATTN_BUILTINS, sizeof *engine->models);
     if (engine->models == NULL)
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
     attn_status status = load_sources(engine, options, err);
-    for (size_t i = 0; status == ATTN_OK && i < attn_builtin_count(); i++) {
+    for (size_t i = 0; status == ATTN_OK && i < ATTN_BUILTINS; i++) {
         if (engine->n_models > 0 && attn_model_find(engine, attn_builtin_name(i)) >= 0)
             continue;
         attn_load_options load = load_options(options);
@@ -80,6 +92,8 @@ static attn_status load_models(attn_engine *engine, const attn_options *options,
             return ATTN_E_FORMAT;
         engine->models[engine->n_models++].model = model;
     }
+    if (status == ATTN_OK)
+        status = put_default_first(engine, options->default_model, err);
     for (size_t i = 0; status == ATTN_OK && i < engine->n_models; i++) {
         attn_served_model *served = &engine->models[i];
         size_t inputs = ATTN_PAGE_POSITIONS * attn_config_input_bytes(&served->model->config);
@@ -555,6 +569,8 @@ attn_status attn_tokenize(attn_engine *engine, const char *name, const char *tex
     attn_ids ids = {0};
     attn_status status =
         attn_tokenizer_encode(model->tokenizer, text, len, add_special, add_special, &ids, err);
+    if (status != ATTN_OK)
+        attn_ids_free(&ids);
     *tokens = ids.data;
     *n = ids.n;
     return status;

@@ -90,7 +90,8 @@ typedef struct attn_model_source {
 typedef struct attn_options {
     const attn_model_source *models; /* besides the built-in ones, which a same name replaces */
     size_t n_models;
-    bool has_random_seed; /* fill `models` that lack weights from `random_seed` */
+    const char *default_model; /* a name; NULL: the first, else "stories" */
+    bool has_random_seed;      /* fill `models` that lack weights from `random_seed` */
     uint64_t random_seed;
     unsigned n_threads;       /* compute threads, >= 1 */
     uint64_t kv_memory_bytes; /* the one budget: pages, kept inputs, tables, sessions */
@@ -105,7 +106,7 @@ typedef struct attn_options {
 
 /* Opens an engine: loads every model, maps the arena, starts the threads.
  * Errors: IO, FORMAT (one line naming file and tensor or field), INVALID (`param`: "models",
- * "kernels", "threads"), NO_MEMORY. On error returns NULL and nothing stays behind. */
+ * "default_model", "kernels", "threads"), NO_MEMORY. On error returns NULL and nothing stays behind. */
 ATTN_MUST_CHECK attn_engine *attn_engine_open(const attn_options *options, attn_error *err);
 
 /* Refuses new jobs with SHUTTING_DOWN and ends every unfinished one with reason SHUTDOWN, each

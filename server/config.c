@@ -36,6 +36,8 @@ typedef struct setting {
 static const setting settings[] = {
     {"model", "[NAME=]DIR", TYPE_LIST, AT(model_args), 0, 0, NULL,
      "serve the model in this folder; repeatable"},
+    {"default-model", "NAME", TYPE_TEXT, AT(default_model), 0, 0, NULL,
+     "for requests that name none (default: the first --model, else stories)"},
     {"random", "SEED", TYPE_SEED, AT(random_seed), 0, U64, NULL,
      "random weights for models whose folder has none"},
     {"weights", "auto|f32|bf16|f16|q8", TYPE_CHOICE, AT(weights), 0, 0, "auto",
@@ -408,7 +410,8 @@ static void print_config(const parser *p)
             break;
         case TYPE_TEXT:
         case TYPE_CHOICE:
-            printf("%s", *text_field(p->c, s));
+            if (*text_field(p->c, s))
+                printf("%s", *text_field(p->c, s));
             break;
         }
         printf(" (%s)\n", from[p->sources[i]]);

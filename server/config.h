@@ -25,6 +25,7 @@ typedef struct srv_config_list {
 typedef struct srv_config {
     attn_model_source *models; /* --model: name always set, all names different */
     size_t n_models;
+    const char *default_model; /* NULL: the first one */
     bool has_random_seed;
     uint64_t random_seed;
     const char *weights; /* auto, or a dtype's name */

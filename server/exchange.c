@@ -179,6 +179,14 @@ void srv_exchange_start(srv_exchange *x)
         handle(x);
 }
 
+void srv_exchange_go_on(srv_exchange *x, bool is_long, void (*work)(srv_exchange *x))
+{
+    if (is_long && !atomic_load(&x->working))
+        srv_exchange_offload(x, work);
+    else
+        work(x);
+}
+
 /* ------------------------------------------------------------------------------- the job */
 
 static bool on_ready(void *ctx)

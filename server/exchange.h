@@ -30,9 +30,11 @@
 
 typedef struct srv_exchange srv_exchange;
 
-/* Formatting this many floats, or reading a body of this much text, is done off the loop. */
+/* Formatting this many floats, parsing this much of a body, or tokenizing this much text, is done
+ * off the loop. */
 #define SRV_OFFLOAD_FLOATS 4096
-#define SRV_OFFLOAD_BYTES ((size_t)16 * 1024)
+#define SRV_OFFLOAD_BYTES ((size_t)32 * 1024)
+#define SRV_OFFLOAD_TEXT 2048
 
 /* What all requests share. Created by main; the loop and the handlers only read the pointers. */
 typedef struct srv_app {
@@ -181,6 +183,10 @@ void srv_exchange_offload(srv_exchange *x, void (*work)(srv_exchange *x));
 
 /* Runs x->route->handle: here, or on an offload thread if it may take long. Loop only. */
 void srv_exchange_start(srv_exchange *x);
+
+/* Runs `work`, which is the rest of the handler: here, or on an offload thread if it is long and
+ * this is the loop. The caller does not touch x any more. */
+void srv_exchange_go_on(srv_exchange *x, bool is_long, void (*work)(srv_exchange *x));
 
 /* Submits the request with x as its sink (steps go to x->stream if that is set) and fails x if the
  * engine refuses it. */

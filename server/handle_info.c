@@ -87,6 +87,18 @@ static void put_prefill_line(srv_buf *b, const char *url, const attn_model_info 
     }
 }
 
+static void put_models_line(srv_buf *b, const attn_engine *engine)
+{
+    size_t n = attn_model_count(engine);
+    srv_buf_puts(b, "A session's first prefill may name its \"model\":");
+    for (size_t i = 0; i < n; i++) {
+        attn_model_info model;
+        attn_model_get(engine, i, &model);
+        srv_buf_printf(b, "%s %s", i ? "," : "", model.name);
+    }
+    srv_buf_puts(b, ".\nattnd --model DIR serves a folder as Hugging Face saves it.\n");
+}
+
 void srv_handle_index(srv_exchange *x)
 {
     const char *url = x->app->url;
@@ -113,12 +125,7 @@ void srv_handle_index(srv_exchange *x)
                    "  curl -s -X DELETE %s/sessions/a\n",
                    url, model.is_language_model ? "64,\"temperature\":0.8" : "5", url, url, url,
                    url);
-    if (!model.is_language_model)
-        srv_buf_puts(b,
-                     "A model folder as Hugging Face saves it (attnd --model DIR) takes text and "
-                     "gives text:\n"
-                     "  /prefill {\"session\":\"b\",\"model\":\"DIR\",\"text\":\"Once\"}, then "
-                     "/decode {\"session\":\"b\",\"steps\":64}\n");
+    put_models_line(b, x->app->engine);
     srv_buf_printf(b,
                    "The server: its models, its numbers, its whole interface:\n"
                    "  curl -s %s/models\n"

@@ -221,10 +221,18 @@ static void finish(srv_exchange *x)
     srv_reply_json(x, 200);
 }
 
-void srv_handle_prefill(srv_exchange *x)
+static void submit(srv_exchange *x)
 {
     attn_request request = attn_request_init(ATTN_JOB_PREFILL);
-    x->finish = finish;
-    if (srv_read_kept_body(x, fields, COUNT) && build(x, &request))
+    if (build(x, &request))
         srv_exchange_submit(x, &request);
+}
+
+void srv_handle_prefill(srv_exchange *x)
+{
+    x->finish = finish;
+    if (!srv_read_kept_body(x, fields, COUNT))
+        return;
+    const srv_json_value *text = &x->values[TEXT];
+    srv_exchange_go_on(x, text->present && text->string.len >= SRV_OFFLOAD_TEXT, submit);
 }

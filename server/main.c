@@ -43,6 +43,7 @@ static attn_engine *open_engine(const srv_config *c, char *err, size_t err_size)
     attn_options options = {
         .models = c->models,
         .n_models = c->n_models,
+        .default_model = c->default_model,
         .has_random_seed = c->has_random_seed,
         .random_seed = c->random_seed,
         .n_threads = (unsigned)c->threads,
@@ -61,6 +62,7 @@ static attn_engine *open_engine(const srv_config *c, char *err, size_t err_size)
     /* A file's error names the file; a setting's is to name the flag. */
     const char *flag = error.status != ATTN_E_INVALID || !error.param ? NULL
                        : !strcmp(error.param, "models")               ? "model"
+                       : !strcmp(error.param, "default_model")        ? "default-model"
                                                                       : error.param;
     snprintf(err, err_size, "%s%s%s%s", flag ? "--" : "", flag ? flag : "", flag ? ": " : "",
              error.message);

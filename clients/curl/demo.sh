@@ -17,7 +17,13 @@ call() {
 
 call /health
 call /models
-# Four rows go into the cache of the session "demo", which is made if it is new.
+# A text goes into the cache of the session "story", which is made if it is new.
+call /prefill -d '{"session":"story","text":"Once upon a time"}'
+# The model goes on, each token sent as soon as it is computed; at most 256.
+call /decode -N -d '{"session":"story","steps":256,"stream":true}'
+call /sessions/story/tokens
+call /sessions/story -X DELETE
+# Another model takes rows: four go into the cache of the session "demo".
 call /prefill -d @clients/curl/prefill.json
 # Five steps, each fed the last output, each sent as soon as it is computed.
 call /decode -N -d @clients/curl/decode.json

@@ -1,4 +1,4 @@
-/* builtin.S: the bytes of the built-in models, assembled from the repository's root. */
+/* builtin.S: the files of the built-in models, assembled from the repository's root. */
     .section .rodata
 
     .macro embed symbol, path
@@ -11,6 +11,9 @@
     .byte 0
     .endm
 
+    embed attn_stories_config, "engine/models/stories/config.json"
+    embed attn_stories_tensors, "engine/models/stories/model.safetensors"
+    embed attn_stories_tokenizer, "engine/models/stories/tokenizer.json"
     embed attn_seed_config, "engine/models/seed-attention/config.json"
     embed attn_seed_tensors, "engine/models/seed-attention/model.safetensors"
 

@@ -315,6 +315,20 @@ static attn_status read_configs(attn_model *model, const char *dir, attn_error *
     return status;
 }
 
+/* Gives the model its tokenizer, just read from `label`; NULL when that failed with *err. */
+static attn_status set_tokenizer(attn_model *model, attn_tokenizer *tokenizer, const char *label,
+                                 attn_error *err)
+{
+    model->tokenizer = tokenizer;
+    if (tokenizer == NULL)
+        return err->status;
+    if (attn_tokenizer_size(tokenizer) > model->config.vocab_size)
+        return attn_fail(err, ATTN_E_FORMAT, NULL,
+                         "%s: it has ids up to %zu, past config.json's vocab_size", label,
+                         attn_tokenizer_size(tokenizer) - 1);
+    return ATTN_OK;
+}
+
 /* A decoder's tokenizer.json, when there. */
 static attn_status read_tokenizer(attn_model *model, const char *dir, attn_error *err)
 {
@@ -325,14 +339,7 @@ static attn_status read_tokenizer(attn_model *model, const char *dir, attn_error
         return ATTN_OK;
     attn_error local;
     err = err == NULL ? &local : err;
-    model->tokenizer = attn_tokenizer_open(path, err);
-    if (model->tokenizer == NULL)
-        return err->status;
-    if (attn_tokenizer_size(model->tokenizer) > model->config.vocab_size)
-        return attn_fail(err, ATTN_E_FORMAT, NULL,
-                         "%s: it has ids up to %zu, past config.json's vocab_size", path,
-                         attn_tokenizer_size(model->tokenizer) - 1);
-    return ATTN_OK;
+    return set_tokenizer(model, attn_tokenizer_open(path, err), path, err);
 }
 
 attn_model *attn_model_load(const char *name, const char *dir, const attn_load_options *options,
@@ -357,11 +364,6 @@ attn_model *attn_model_load(const char *name, const char *dir, const attn_load_o
     return model;
 }
 
-size_t attn_builtin_count(void)
-{
-    return sizeof attn_builtin_models / sizeof attn_builtin_models[0];
-}
-
 const char *attn_builtin_name(size_t index)
 {
     return attn_builtin_models[index].name;
@@ -370,6 +372,8 @@ const char *attn_builtin_name(size_t index)
 attn_model *attn_model_load_builtin(size_t index, const attn_load_options *options, attn_error *err)
 {
     const attn_builtin *b = &attn_builtin_models[index];
+    attn_error local;
+    err = err == NULL ? &local : err;
     attn_model *model = new_model(b->name, err);
     if (model == NULL)
         return NULL;
@@ -377,6 +381,11 @@ attn_model *attn_model_load_builtin(size_t index, const attn_load_options *optio
     attn_weights *weights = NULL;
     attn_status status = attn_config_parse(b->config, (size_t)(b->config_end - b->config), b->name,
                                            &model->config, err);
+    if (status == ATTN_OK && b->tokenizer != NULL) {
+        size_t len = (size_t)(b->tokenizer_end - b->tokenizer);
+        status = set_tokenizer(model, attn_tokenizer_parse(b->tokenizer, len, b->name, err),
+                               b->name, err);
+    }
     if (status == ATTN_OK) {
         weights =
             attn_weights_parse(b->tensors, (size_t)(b->tensors_end - b->tensors), b->name, err);

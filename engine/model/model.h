@@ -58,8 +58,8 @@ typedef struct attn_load_options {
  * Owner: attn_model_free. */
 ATTN_MUST_CHECK attn_model *attn_model_load(const char *name, const char *dir,
                                             const attn_load_options *options, attn_error *err);
-/* Number of models compiled into the program, and loading one. */
-size_t attn_builtin_count(void);
+/* The models compiled into the program; the first is the default. Loading one. */
+enum { ATTN_BUILTIN_STORIES, ATTN_BUILTIN_SEED, ATTN_BUILTINS };
 const char *attn_builtin_name(size_t index);
 ATTN_MUST_CHECK attn_model *attn_model_load_builtin(size_t index, const attn_load_options *options,
                                                     attn_error *err);

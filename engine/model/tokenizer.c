@@ -28,7 +28,7 @@ struct attn_tokenizer {
     uint32_t before[TEMPLATE_IDS], after[TEMPLATE_IDS]; /* what add_special puts around a text */
     size_t n_before, n_after;
     token_info *tokens;
-    size_t n_tokens;
+    size_t n_tokens, longest; /* longest: of the tokens and pieces */
     attn_text pieces;
 };
 
@@ -177,8 +177,11 @@ static attn_status fill_tokens(const attn_reader *reader, attn_tokenizer *tokeni
                                                     .special = added->special};
     }
     for (size_t id = 0; status == ATTN_OK && id < tokenizer->n_tokens; id++) {
-        if (tokenizer->tokens[id].token != NULL)
-            status = fill_piece(tokenizer, match, &tokenizer->tokens[id], reader->err);
+        token_info *info = &tokenizer->tokens[id];
+        if (info->token != NULL)
+            status = fill_piece(tokenizer, match, info, reader->err);
+        size_t len = info->token_len > info->piece_len ? info->token_len : info->piece_len;
+        tokenizer->longest = len > tokenizer->longest ? len : tokenizer->longest;
     }
     attn_match_free(match);
     return status;
@@ -327,6 +330,11 @@ bool attn_tokenizer_is_byte(const attn_tokenizer *tokenizer, uint32_t id)
 const attn_decoder *attn_tokenizer_decoder(const attn_tokenizer *tokenizer)
 {
     return &tokenizer->decoder;
+}
+
+size_t attn_tokenizer_longest(const attn_tokenizer *tokenizer)
+{
+    return tokenizer->longest;
 }
 
 /* ------------------------------------------------------------------------------------- encoding */

@@ -90,6 +90,8 @@ void attn_detokenizer_init(attn_detokenizer *state, const attn_tokenizer *tokeni
 /* Appends what the id completes to *out. Errors: NO_MEMORY. */
 ATTN_MUST_CHECK attn_status attn_detokenizer_push(attn_detokenizer *state, uint32_t id,
                                                   attn_text *out, attn_error *err);
+/* Most bytes that one push appends. */
+size_t attn_detokenizer_most(const attn_tokenizer *tokenizer);
 /* Ends the text: what is held back becomes U+FFFD. Errors: NO_MEMORY. */
 ATTN_MUST_CHECK attn_status attn_detokenizer_flush(attn_detokenizer *state, attn_text *out,
                                                    attn_error *err);

@@ -35,8 +35,10 @@ ATTN_MUST_CHECK attn_status attn_decoder_piece(const attn_decoder *decoder, attn
                                                const char *token, size_t len, attn_text *out,
                                                bool *is_byte, attn_error *err);
 
-/* For the detokenizer: the decoder of a tokenizer, and whether a token is a byte of a run. */
+/* For the detokenizer: the decoder of a tokenizer, the length of its longest token or piece, and
+ * whether a token is a byte of a run. */
 const attn_decoder *attn_tokenizer_decoder(const attn_tokenizer *tokenizer);
+size_t attn_tokenizer_longest(const attn_tokenizer *tokenizer);
 bool attn_tokenizer_is_byte(const attn_tokenizer *tokenizer, uint32_t id);
 
 #endif

@@ -138,6 +138,13 @@ attn_status attn_detokenizer_push(attn_detokenizer *state, uint32_t id, attn_tex
     return ok ? ATTN_OK : attn_no_memory(err);
 }
 
+size_t attn_detokenizer_most(const attn_tokenizer *tokenizer)
+{
+    /* Each byte of the token, and each of those held before it, may become a U+FFFD. */
+    const size_t held = sizeof((attn_detokenizer *)NULL)->held;
+    return (attn_tokenizer_longest(tokenizer) + held) * (sizeof replacement - 1);
+}
+
 attn_status attn_detokenizer_flush(attn_detokenizer *state, attn_text *out, attn_error *err)
 {
     return release(state, out) ? ATTN_OK : attn_no_memory(err);

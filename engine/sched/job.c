@@ -132,8 +132,10 @@ static attn_status take_tokens(attn_job *job, const attn_model *model, bool spec
         attn_ids ids = {0};
         attn_status status = attn_tokenizer_encode(model->tokenizer, r->text, r->text_len, special,
                                                    special, &ids, err);
-        if (status != ATTN_OK)
+        if (status != ATTN_OK) {
+            attn_ids_free(&ids);
             return status;
+        }
         job->tokens = ids.data;
         job->n_tokens = ids.n;
         if (job->n_tokens == 0)

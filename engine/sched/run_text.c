@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* The texts never grow past what they are made with, so that a step that was computed cannot be lost
+ * for want of memory: of a stop text something less than all is held, and a token adds so much at
+ * most. */
 struct attn_run_text {
     attn_detokenizer state;
     attn_text held;      /* complete characters that may begin a stop text */
@@ -18,14 +21,21 @@ struct attn_run_text {
 attn_run_text *attn_run_text_create(const attn_tokenizer *tokenizer, bool at_start,
                                     const char *const *stop, size_t n_stop)
 {
-    size_t bytes = 0;
-    for (size_t i = 0; i < n_stop; i++)
-        bytes += strlen(stop[i]) + 1;
-    attn_run_text *t = attn_alloc(1, sizeof *t + bytes);
+    size_t bytes = 0, longest = 0;
+    for (size_t i = 0; i < n_stop; i++) {
+        size_t len = strlen(stop[i]);
+        longest = len > longest ? len : longest;
+        bytes += len + 1;
+    }
+    size_t room = longest + attn_detokenizer_most(tokenizer);
+    attn_run_text *t = attn_alloc(1, sizeof *t + 3 * room + bytes);
     if (t == NULL)
         return NULL;
     attn_detokenizer_init(&t->state, tokenizer, true, at_start);
     char *at = (char *)(t + 1);
+    attn_text *const texts[] = {&t->held, &t->candidate, &t->out};
+    for (size_t i = 0; i < 3; i++, at += room)
+        *texts[i] = (attn_text){.data = at, .capacity = room};
     t->n_stop = n_stop;
     for (size_t i = 0; i < n_stop; i++) {
         t->stop[i] = at;
@@ -38,28 +48,25 @@ attn_run_text *attn_run_text_create(const attn_tokenizer *tokenizer, bool at_sta
 
 void attn_run_text_destroy(attn_run_text *t)
 {
-    if (t == NULL)
-        return;
-    attn_text_free(&t->held);
-    attn_text_free(&t->candidate);
-    attn_text_free(&t->out);
     attn_free(t);
+}
+
+static void copy(attn_text *text, const char *bytes, size_t len)
+{
+    text->len = 0;
+    ATTN_ASSERT(len <= text->capacity && attn_text_append(text, bytes, len));
+}
+
+/* candidate = held + what the token adds in `state`. */
+static void build_candidate(attn_run_text *t, attn_detokenizer *state, uint32_t token)
+{
+    copy(&t->candidate, t->held.data, t->held.len);
+    ATTN_ASSERT(attn_detokenizer_push(state, token, &t->candidate, NULL) == ATTN_OK);
 }
 
 void attn_run_text_prime(attn_run_text *t, uint32_t token)
 {
-    t->candidate.len = 0;
-    if (attn_detokenizer_push(&t->state, token, &t->candidate, NULL) != ATTN_OK)
-        t->candidate.len = 0;
-}
-
-/* candidate = held + what the token adds in `state`. Without memory the token adds nothing. */
-static void build_candidate(attn_run_text *t, attn_detokenizer *state, uint32_t token)
-{
-    t->candidate.len = 0;
-    if (!attn_text_append(&t->candidate, t->held.data, t->held.len) ||
-        attn_detokenizer_push(state, token, &t->candidate, NULL) != ATTN_OK)
-        return;
+    build_candidate(t, &t->state, token);
 }
 
 bool attn_run_text_stops(attn_run_text *t, uint32_t token)
@@ -76,9 +83,7 @@ bool attn_run_text_stops(attn_run_text *t, uint32_t token)
     }
     if (first == SIZE_MAX)
         return false;
-    t->held.len = 0;
-    if (!attn_text_append(&t->held, t->candidate.data, first))
-        t->held.len = 0;
+    copy(&t->held, t->candidate.data, first);
     return true;
 }
 
@@ -99,11 +104,8 @@ void attn_run_text_take(attn_run_text *t, uint32_t token, bool last, const char 
 {
     build_candidate(t, &t->state, token);
     size_t hold = last ? 0 : held_length(t, &t->candidate), send = t->candidate.len - hold;
-    t->held.len = t->out.len = 0;
-    /* Both have held as much before, or more, but for their first time. */
-    if (!attn_text_append(&t->held, t->candidate.data + send, hold) ||
-        !attn_text_append(&t->out, t->candidate.data, send))
-        t->held.len = t->out.len = 0;
+    copy(&t->held, t->candidate.data + send, hold);
+    copy(&t->out, t->candidate.data, send);
     *out = t->out.len > 0 ? t->out.data : "";
     *len = t->out.len;
 }

@@ -72,7 +72,7 @@ static setup set_up(const char *name, const char *dir, const attn_dtype *dtype, 
     setup s = {.pool = attn_pool_create(n_threads)};
     s.bandwidth = limit_read_bandwidth(n_threads);
     s.peak = limit_fma_rate(n_threads, kernels);
-    s.model = dir == NULL ? attn_model_load_builtin(0, &load, &err)
+    s.model = dir == NULL ? attn_model_load_builtin(ATTN_BUILTIN_SEED, &load, &err)
                           : attn_model_load(name, dir, &load, &err);
     if (s.model == NULL)
         die(name, &err);

@@ -27,13 +27,20 @@ def environment(**variables):
 
 
 class Server:
-    """A running server and a client of it."""
+    """A running server and a client of it.
 
-    def __init__(self, *flags, env=None, port=0):
+    Without a --model in the flags the tutorial's layer is its default model, as most tests want it.
+    """
+
+    def __init__(
+        self, *flags, default_model="seed-attention", env=None, port=0, binary=BINARY
+    ):
+        if default_model and "--model" not in flags:
+            flags = (*flags, "--default-model", default_model)
         self.judged = True  # False: a test has ended it in a way of its own
         self._stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [BINARY, "--port", str(port), *map(str, flags)],
+            [binary, "--port", str(port), *map(str, flags)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from data import REFERENCE, golden, make_model, rows
+from data import HIDDEN, REFERENCE, golden, make_model, rows
 from process import Server, run
 
 SEED_MODEL = REFERENCE.parents[1] / "engine" / "models" / "seed-attention"
 
-FLAGS = """model random weights host port threads kv-memory max-sessions queue max-body body-memory
-    max-connections stall-timeout ttl allowed-host cors-origin kernels log-level""".split()
+FLAGS = """model default-model random weights host port threads kv-memory max-sessions queue max-body
+    body-memory max-connections stall-timeout ttl allowed-host cors-origin kernels log-level""".split()
 
 
 def refused(*arguments, naming, **variables):
@@ -81,6 +81,8 @@ def test_unknown_flag():
         ("--kernels", ""),
         ("--log-level", "loud"),
         ("--host", ""),
+        ("--default-model", ""),
+        ("--default-model", "nobody"),
         ("--host", "no.such.host.invalid"),
     ],
 )
@@ -146,9 +148,10 @@ def test_two_models(launch, tmp_path):
     client = launch(*flags).client
     found = client.get("/models").ok()
     assert found["default"] == "one"
-    assert [model["name"] for model in found["models"]] == ["one", "second", "seed-attention"]
-    assert [model["built_in"] for model in found["models"]] == [False, False, True]
-    assert [model["random_weights"] for model in found["models"]] == [True, True, False]
+    names = [model["name"] for model in found["models"]]
+    assert names == ["one", "second", "stories", "seed-attention"]
+    assert [model["built_in"] for model in found["models"]] == [False, False, True, True]
+    assert [model["random_weights"] for model in found["models"]] == [True, True, False, False]
     x = rows(3, 24)
     assert client.prefill(session="a", inputs=x)["model"] == "one"
     assert client.prefill(session="b", inputs=x, model="second")["model"] == "second"
@@ -162,6 +165,24 @@ def test_two_models(launch, tmp_path):
         assert metrics.get_value("attnd_sessions", model=name) == 1
 
 
+def test_the_default_model(launch, tmp_path):
+    """The stories; else the first --model; else as told. It is listed first, others in order."""
+    found = launch(default_model=None).client.get("/models").ok()
+    assert found["default"] == "stories"
+    assert [model["name"] for model in found["models"]] == ["stories", "seed-attention"]
+    flags = make_model(tmp_path / "one", 1, hidden=24, heads=3, kv_heads=1, head_dim=10)
+    flags += ["--model", f"two={flags[1]}"]
+    order = [model["name"] for model in launch(*flags).client.get("/models").ok()["models"]]
+    assert order == ["one", "two", "stories", "seed-attention"]
+    for name, hidden in (("one", 24), ("two", 24), ("seed-attention", HIDDEN)):
+        client = launch(*flags, "--default-model", name).client
+        found = client.get("/models").ok()
+        assert found["default"] == name
+        others = [other for other in order if other != name]
+        assert [model["name"] for model in found["models"]] == [name, *others]
+        assert client.prefill(inputs=rows(1, hidden))["model"] == name
+
+
 def test_a_model_name_twice(tmp_path):
     folder = make_model(tmp_path / "m", 1)[1]
     refused("--model", folder, "--model", f"m={folder}", "--random", 1, naming="--model")
@@ -171,7 +192,9 @@ def test_a_model_replaces_a_built_in_one(launch, tmp_path):
     flags = make_model(tmp_path / "m", 1, hidden=24, heads=3, kv_heads=1, head_dim=10)
     flags[1] = f"seed-attention={flags[1]}"
     models = launch(*flags).client.get("/models").ok()["models"]
-    assert [(model["name"], model["hidden_size"]) for model in models] == [("seed-attention", 24)]
+    assert [model["name"] for model in models] == ["seed-attention", "stories"]
+    assert [model["built_in"] for model in models] == [False, True]
+    assert models[0]["hidden_size"] == 24
 
 
 def test_a_model_from_files(launch):

@@ -554,7 +554,7 @@ def test_waiting_with_a_text(launch, tmp_path, sid):
     client.prefill(session=sid, text="a tale")
     busy = client.stream(session=sid, steps=20000, receive_bytes=4096, ignore_eos=True)
     busy.next()
-    text = "on the shore " * 40
+    text = "on the shore " * 200  # long enough to be read off the loop
     continued = client.post("/tokenize", {"text": text, "add_special": False}).ok()["tokens"]
     jobs = [
         lambda: client.prefill(session=sid, text=text, wait_ms=60000, output="all"),
@@ -614,6 +614,7 @@ def zoo_folders(tmp_path_factory):
     return [write_golden(name, top / name) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["auto", "f32", "bf16", "f16", "q8"])
 def test_weights(launch, zoo_folders, weights):
     """However weights are kept, every instruction set gives the same bits."""
@@ -637,6 +638,7 @@ def test_weights(launch, zoo_folders, weights):
         assert other == found["scalar"], kernels
 
 
+@pytest.mark.slow
 def test_wider_weights_change_nothing(launch, zoo_folders):
     """bf16 and f16 files, kept as they are or as f32: the same bits."""
     as_files = everything(launch(*flags_of(zoo_folders)).client)

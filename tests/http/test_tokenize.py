@@ -173,7 +173,7 @@ def test_text_and_tokens_are_the_same(texts, sid):
 
 
 def test_a_long_text(texts, sid):
-    """As long as the context, read off the loop."""
+    """As long as the context."""
     reply = texts.prefill(session=sid, text="b" * 510)
     assert reply["length"] == 512
     assert texts.get(f"/sessions/{sid}/tokens").ok()["text"] == "b" * 510
@@ -274,6 +274,7 @@ def test_the_published_story(stories, sid, form):
     assert stories.verify(sid)["bit_identical"]
 
 
+@pytest.mark.slow
 def test_the_story_in_company(stories, sid):
     """Told to 8 while 32 other sessions are at work, by text and by ids."""
 
@@ -289,6 +290,7 @@ def test_the_story_in_company(stories, sid):
         assert text == STORY
 
 
+@pytest.mark.slow
 def test_the_story_goes_on(stories, sid):
     """Its beginning as ids, in any cut, gives its end."""
     ids, _ = tell(stories, f"{sid}.whole", "plain")

@@ -1,9 +1,12 @@
 #!/usr/bin/python3
-"""Writes the golden vectors of language models, goldens/lm-*: logits, and a greedy continuation;
-of some goldens/trace-lm-*: the tensors inside.
+"""Writes the golden vectors of language models: logits, and a greedy continuation; of some the tensors
+inside.
 
-Each is a random model, models/<name>, at some hundred positions. README.md lists the tensors. Run
-again, it writes the same bytes.
+    make_decoder_goldens.py [NAME ...]
+
+goldens/lm-<name> are of random models, models/<name>, at some hundred positions; goldens/stories is
+of the built-in model, and the one to write again when that changes. README.md lists the tensors.
+Run again, it writes the same bytes.
 """
 
 import os
@@ -11,6 +14,10 @@ import os
 # One thread: how a sum is split among threads would change its rounding. The BLAS reads this when
 # numpy or torch loads it.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +28,13 @@ from decoder_config import Config, widen
 from make_checkpoint import checkpoint_tensors, read_config
 from make_goldens import TRACED_LENGTH, TRACED_ROWS, last_rows, write_golden
 
+STORIES = Path(__file__).resolve().parents[2] / "engine" / "models" / "stories"
+sys.path.insert(0, str(Path(__file__).resolve().parent / "stories"))
+
+from evaluate import read_model  # noqa: E402
+from tokenizer import LETTERS, Tokenizer  # noqa: E402
+
+STORY, STORY_STEPS = "Once upon a time", 64
 PROMPT_LEN = 8
 GREEDY_STEPS = 16
 # Where an engine in float32 must decide as float64 does: the best logit is so far above the second
@@ -139,12 +153,38 @@ def make_golden(name, model, seed, n_tokens, norms, dtype):
         write_golden(f"trace-lm-{name}", last_rows(trace), metadata)
 
 
+def make_stories_golden():
+    """goldens/stories: how the built-in model goes on from a text."""
+    exact = read_model(STORIES, torch.float64)
+    config = exact.config
+    tokenizer = Tokenizer(STORIES / "tokenizer.json")
+    prompt = [config.bos, *tokenizer.encode(STORY)]
+    ids, margins = greedy(exact, prompt, STORY_STEPS)
+    if min(margins) <= LEAST_MARGIN or set(ids) & set(config.eos):
+        raise RuntimeError(f"a close call or an end: {min(margins)} {ids}")
+    symbols = {number: symbol for symbol, number in tokenizer.vocab.items()}
+    by_letter = {letter: byte for byte, letter in LETTERS.items()}
+    told = bytes(by_letter[letter] for number in ids for letter in symbols[number]).decode()
+    tensors = {
+        "prompt": np.array(prompt, dtype=np.int32),
+        "greedy": np.array(ids, dtype=np.int32),
+        "greedy_margin": np.array(margins),
+    }
+    write_golden("stories", tensors, {"model": "stories", "text": STORY, "told": told})
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these alone")
+    names = parser.parse_args().names or ["stories", *GOLDENS]
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     with torch.no_grad():
-        for name, numbers in GOLDENS.items():
-            make_golden(name, *numbers)
+        for name in names:
+            if name == "stories":
+                make_stories_golden()
+            else:
+                make_golden(name, *GOLDENS[name])
 
 
 if __name__ == "__main__":

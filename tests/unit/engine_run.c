@@ -20,6 +20,7 @@ attn_engine *run_open(run_setup setup)
     attn_options options = {
         .models = &source,
         .n_models = setup.model != NULL,
+        .default_model = setup.model == NULL ? "seed-attention" : NULL,
         .has_random_seed = setup.model != NULL,
         .random_seed = setup.seed,
         .n_threads = setup.n_threads ? setup.n_threads : 2,

@@ -711,7 +711,7 @@ static void test_folder_equals_the_built_in_model(void **state)
     attn_model *model = load_folder(&err);
     if (model == NULL)
         fail_msg("%s", err.message);
-    attn_model *seed = attn_model_load_builtin(0, &options, &err);
+    attn_model *seed = attn_model_load_builtin(ATTN_BUILTIN_SEED, &options, &err);
     assert_non_null(seed);
     assert_true(seed->built_in && !model->built_in && !model->random);
     assert_string_equal(model->name, "m");

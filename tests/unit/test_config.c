@@ -194,6 +194,7 @@ static void test_models(void **state)
         PARSE(&c, "--model", "models/tiny/", "--model=b=/x/y", "--model", "./a=b/last"),
         SRV_CONFIG_RUN);
     assert_int_equal(c.n_models, 3);
+    assert_null(c.default_model);
     assert_string_equal(c.models[0].name, "tiny");
     assert_string_equal(c.models[0].dir, "models/tiny/");
     assert_string_equal(c.models[1].name, "b");
@@ -202,6 +203,11 @@ static void test_models(void **state)
     assert_string_equal(c.models[2].dir, "./a=b/last");
     srv_config_free(&c);
 
+    assert_int_equal(PARSE(&c, "--default-model", "b"), SRV_CONFIG_RUN);
+    assert_string_equal(c.default_model, "b");
+    srv_config_free(&c);
+
+    REFUSED("--default-model:", "--default-model", "");
     REFUSED("--model: the name tiny is given twice", "--model", "a/tiny", "--model", "tiny=b");
     REFUSED("--model:", "--model", "name=");
     REFUSED("--model:", "--model", "=dir");
