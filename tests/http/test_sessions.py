@@ -556,7 +556,6 @@ def test_cors(launch):
     [
         ("GET", "/sessions/{}/snapshot"),
         ("PUT", "/sessions/{}/snapshot"),
-        ("GET", "/sessions/{}/tensors/blocks.0.attn.hook_q"),
         ("GET", "/sessions/{}/tokens"),
         ("GET", "/watch"),
     ],
