@@ -557,7 +557,6 @@ def test_cors(launch):
         ("GET", "/sessions/{}/snapshot"),
         ("PUT", "/sessions/{}/snapshot"),
         ("GET", "/sessions/{}/tokens"),
-        ("GET", "/watch"),
     ],
 )
 def test_not_supported(client, sid, method, path):
