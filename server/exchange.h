@@ -29,6 +29,8 @@
 #include "server/wire.h"
 
 typedef struct srv_exchange srv_exchange;
+typedef struct srv_watch srv_watch;
+typedef struct srv_watcher srv_watcher;
 
 /* Formatting this many floats, parsing this much of a body, or tokenizing this much text, is done
  * off the loop. */
@@ -42,6 +44,7 @@ typedef struct srv_app {
     attn_engine *engine;
     srv_metrics *metrics;
     srv_offload *offload;
+    srv_watch *watch;
     /* Exchanges that the loop has to look at, newest first; wake_fd is written when the list was
      * empty. Each holds a reference. */
     _Atomic(srv_exchange *) woken;
@@ -133,6 +136,7 @@ struct srv_exchange {
     srv_stream *stream;          /* decode: where its steps go */
     attn_output output;          /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
+    srv_watcher *watcher;            /* /watch: its place in the hub */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
     srv_buf line;     /* the line being read, from line_at on */
     srv_buf prepared; /* the next one, if it was made off the loop */

@@ -66,6 +66,7 @@ void srv_handle_session_cancel(srv_exchange *x);
 void srv_handle_session_verify(srv_exchange *x);
 void srv_handle_session_tokens(srv_exchange *x);
 void srv_handle_tensor(srv_exchange *x);
+void srv_handle_watch(srv_exchange *x);
 
 void srv_handle_tokenize(srv_exchange *x);
 void srv_handle_detokenize(srv_exchange *x);

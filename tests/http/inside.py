@@ -61,7 +61,11 @@ def is_cache(name):
 
 def same(left, right):
     """The same dtype, shape and bits."""
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.tobytes() == right.tobytes()
+    )
 
 
 def close(found, expected, tolerance=1e-5):

@@ -97,7 +97,8 @@ def test_example6(client, sid):
         check_pattern(found[SCORES], found[PATTERN], first)
         assert same(found["hook_embed"], inputs[i])
         # What feeds the output has its bits.
-        assert same_bits(found["blocks.0.hook_attn_out"], reply["output"] if not i else [reply["output"]])
+        output = [reply["output"]] if i else reply["output"]
+        assert same_bits(found["blocks.0.hook_attn_out"], output)
         assert same(found["blocks.0.attn.hook_rot_k"], cache[KEY][first:])
         assert same(found["blocks.0.attn.hook_v"], cache["past_key_values.0.value"][first:])
         check_same_by_get(client, sid, found, first, end)
@@ -147,12 +148,11 @@ def test_language_steps(zoo, sid):
     """Sampled steps are traced too, and nothing changes for it."""
     fields = {"steps": 6, "temperature": 0.8, "seed": 5, "ignore_eos": True}
     trace = {"tensors": ["hook_pattern", "hook_resid_post"], "layers": [1], "top_k": 3}
+    runs = []
     for session, more in ((sid, {}), (f"{sid}.traced", {"trace": trace})):
         zoo.prefill(session=session, model="llama-bias", tokens=[1, 2, 3, 4])
-        more["run"] = zoo.decode(session=session, **fields, **more)
-        if session == sid:
-            plain = more["run"]
-    run = more["run"]
+        runs.append(zoo.decode(session=session, **fields, **more))
+    plain, run = runs
     assert ids_of(run["events"]) == ids_of(plain["events"])
     for step in run["events"]:
         found, metadata = traced(step)
@@ -240,7 +240,8 @@ def test_heads_and_ranges(client, sid):
     assert (metadata["heads"], metadata["kv_heads"]) == ("3", "1")
     assert same(found[PATTERN], whole[PATTERN][3:])
     assert same(found["blocks.0.attn.hook_rot_k"], whole[KEY][:, 1:])
-    assert same(found["blocks.0.attn.hook_q"], get(client, sid, "blocks.0.attn.hook_q", heads="3")[0])
+    query = "blocks.0.attn.hook_q"
+    assert same(found[query], get(client, sid, query, heads="3")[0])
     for name in (PATTERN, SCORES):
         array, reply = get_json(client, sid, name, q="7:9", k="3:6", heads="0,2-3")
         assert same(array, whole[name][[0, 2, 3], 7:9, 3:6])
@@ -359,7 +360,8 @@ def test_busy_sessions_are_looked_into(client, sid):
 @pytest.fixture(scope="module")
 def tight(launch_for_module):
     """A server where little may be in flight, with a session of 1,500 positions."""
-    client = launch_for_module("--threads", 2, "--kv-memory", "64MiB", "--body-memory", "32MiB").client
+    limits = ["--kv-memory", "64MiB", "--body-memory", "32MiB"]
+    client = launch_for_module("--threads", 2, *limits).client
     client.prefill(session="long", inputs=rows(1500), output="none")
     return client
 
@@ -409,7 +411,8 @@ def test_vanishing_readers_of_large_lines(tight):
 def test_gone_before_the_tensor(tight):
     """Clients that ask for much and leave."""
     for reset in (False, True) * 4:
-        connection = tight.send("GET", path("long", PATTERN, q="760:1456"), headers={"Accept": SAFETENSORS})
+        target = path("long", PATTERN, q="760:1456")
+        connection = tight.send("GET", target, headers={"Accept": SAFETENSORS})
         hang_up(connection.sock, reset)
     nothing_is_held(tight)
     metrics = tight.metrics()
@@ -452,9 +455,6 @@ def test_too_large(many_heads):
     assert client.totals() == before
 
 
-TOTAL = 7  # of the witness
-
-
 def wish(name, target, status, code, param, **headers):
     return pytest.param(target, status, code, param, headers, id=name)
 
@@ -469,7 +469,9 @@ WISHES = [
     wish("layer 99", about("blocks.99.attn.hook_z"), 404, "tensor_not_found", "name"),
     wish("layer 255", about("blocks.255.attn.hook_z"), 404, "tensor_not_found", "name"),
     wish("layer 256", about("blocks.256.attn.hook_z"), 404, "tensor_not_found", "name"),
-    wish("layer 999999999", about("past_key_values.999999999.key"), 404, "tensor_not_found", "name"),
+    wish(
+        "layer 999999999", about("past_key_values.999999999.key"), 404, "tensor_not_found", "name"
+    ),
     wish("layer too long", about("blocks.4294967296.attn.hook_z"), 404, "tensor_not_found", "name"),
     wish("layer 00", about("blocks.00.attn.hook_z"), 404, "tensor_not_found", "name"),
     wish("layer -1", about("blocks.-1.attn.hook_z"), 404, "tensor_not_found", "name"),
@@ -490,8 +492,25 @@ WISHES = [
     *[
         wish(f"q {q!r}", about(Z, q=q), 400, "invalid_request", "q")
         for q in (
-            "", ":", "3", "a:b", "2:1", "2:2", "7:", "0:8", "7:8", "-1:3", "0:3:4", "0 :3", "0x1:3",
-            "1e3:", "99999999999999:", "0:9999999999999999999999", "0:1.0", "0:3 ", "+1:3",
+            "",
+            ":",
+            "3",
+            "a:b",
+            "2:1",
+            "2:2",
+            "7:",
+            "0:8",
+            "7:8",
+            "-1:3",
+            "0:3:4",
+            "0 :3",
+            "0x1:3",
+            "1e3:",
+            "99999999999999:",
+            "0:9999999999999999999999",
+            "0:1.0",
+            "0:3 ",
+            "+1:3",
         )
     ],
     *[
@@ -502,7 +521,9 @@ WISHES = [
     wish("cache past its end", about(KEY, k="0:8"), 400, "invalid_request", "k"),
     wish("q of the cache", about(KEY, q="0:1"), 400, "invalid_request", "q"),
     wish("k of rows", about(Z, k="0:1"), 400, "invalid_request", "k"),
-    wish("heads of rows", about("blocks.0.hook_attn_out", heads="0"), 400, "invalid_request", "heads"),
+    wish(
+        "heads of rows", about("blocks.0.hook_attn_out", heads="0"), 400, "invalid_request", "heads"
+    ),
     *[
         wish(f"heads {heads!r}", about(Z, heads=heads), 400, "invalid_request", "heads")
         for heads in ("", "a", "0,", ",0", "3-1", "0-", "-1", "256", "0-256", "99999999999", "0 ,1")
@@ -535,7 +556,7 @@ def test_wrong_wishes(witness, target, status, code, param, headers):
 def test_wrong_methods(witness):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         witness.client.request(method, about(Z)).error(405, "method_not_allowed")
-    witness.client.request("HEAD", about("blocks.9.attn.hook_z")).status == 404
+    assert witness.client.request("HEAD", about("blocks.9.attn.hook_z")).status == 404
     assert witness.client.request("OPTIONS", about(Z)).status == 204
     witness.client.request("GET", about(Z), {"q": "0:1"}).error(400, "invalid_request")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data import HIDDEN, bits, make_model, rows, same_bits
-from inside import SAFETENSORS, same, traced
+from inside import SAFETENSORS, get, same, traced
 from language import ids_of, words_tokenizer, write_golden, write_tokenizer
 from waiting import all_at_once
 
@@ -64,7 +64,12 @@ def test_requests(client, sid):
     assert same_bits(left["output"], right["output"])
     assert (left["tensors"], left["top_k"]) == (right["tensors"], right["top_k"])
     assert left["kv"] == right["kv"]
-    for tensors, more in (({"inputs": X[6:9]}, {}), ({"input": X[9]}, {}), ({}, {"steps": 3}), ({}, {})):
+    for tensors, more in (
+        ({"inputs": X[6:9]}, {}),
+        ({"input": X[9]}, {}),
+        ({}, {"steps": 3}),
+        ({}, {}),
+    ):
         a = client.decode(session=f"{sid}.a", **tensors, **more)
         b = post(client, "/decode", tensors, session=f"{sid}.b", **more).ok()
         assert same_bits(*(sum((step["output"] for step in run["events"]), []) for run in (a, b)))
@@ -119,18 +124,12 @@ def test_any_alignment(client, sid, shift):
 def test_every_float(client, sid):
     """Subnormals, -0 and the largest numbers arrive as they are."""
     values = np.array(
-        [0, 0x80000000, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800001] * 2, np.uint32
+        [0, 0x80000000, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x3F800001] * 2,
+        np.uint32,
     ).view(np.float32)[None, :]
     post(client, "/prefill", {"inputs": values * np.float32(1)}, session=sid, output="none").ok()
-    kept, _ = fetch_tensor(client, sid, "hook_embed")
+    kept, _ = get(client, sid, "hook_embed")
     assert same(kept, values)
-
-
-def fetch_tensor(client, session, name):
-    reply = client.get(f"/sessions/{session}/tensors/{name}", Accept=SAFETENSORS)
-    assert reply.status == 200, reply.body
-    tensors, metadata = safetensors_io.unpack(reply.body)
-    return tensors[name], metadata
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
@@ -209,7 +208,11 @@ def test_decode_replies(client, sid):
     assert (bits(tensors["output"]) == bits([step["output"] for step in left["events"]])).all()
     assert metadata.pop("timing")["queue_ms"] >= 0
     assert metadata == {
-        "done": True, "session": f"{sid}.f", "reason": "length", "length": 9, "steps": 6
+        "done": True,
+        "session": f"{sid}.f",
+        "reason": "length",
+        "length": 9,
+        "steps": 6,
     }
     trace = {"tensors": ["hook_pattern"], "top_k": 2}
     left = client.decode(session=sid, trace=trace)["events"][0]
@@ -223,7 +226,9 @@ def test_decode_replies(client, sid):
     reply.error(406, "not_acceptable", None)
     assert client.session(sid)["length"] == 10
     stream = client.send(
-        "POST", "/decode", {"session": sid, "stream": True, "trace": trace, "steps": 2},
+        "POST",
+        "/decode",
+        {"session": sid, "stream": True, "trace": trace, "steps": 2},
         {"Accept": f"{SAFETENSORS}, application/x-ndjson"},
     )
     response = stream.getresponse()
@@ -293,8 +298,11 @@ def entry(dtype="F32", shape=(1, HIDDEN), offsets=(0, 64), **more):
 ROW = X[0].tobytes()
 GOOD = {"__metadata__": {"session": "bad"}, "inputs": entry()}
 BAD_FLOATS = [
-    ("NaN", 0x7FC00000), ("signalling NaN", 0x7F800001), ("-NaN", 0xFFC00000),
-    ("Infinity", 0x7F800000), ("-Infinity", 0xFF800000),
+    ("NaN", 0x7FC00000),
+    ("signalling NaN", 0x7F800001),
+    ("-NaN", 0xFFC00000),
+    ("Infinity", 0x7F800000),
+    ("-Infinity", 0xFF800000),
 ]
 
 
@@ -307,7 +315,7 @@ def inputs(*args, **kwargs):
 
 
 def wide(shape):
-    """Two rows that lie in the body as one row of 16 does."""
+    """64 bytes of data, said to be of that shape."""
     return blob(inputs(shape=shape), ROW)
 
 
@@ -317,17 +325,21 @@ BODIES = {
     "one byte": (b"{", "invalid_request", None),
     "no header": (blob(b""), "invalid_request", None),
     "header of spaces": (blob(b"        "), "invalid_request", None),
-    "space before the header": (blob(b" " + json.dumps(GOOD).encode(), ROW), "invalid_request", None),
+    "space before the header": (
+        blob(b" " + json.dumps(GOOD).encode(), ROW),
+        "invalid_request",
+        None,
+    ),
     "header length past the body": (blob(GOOD, ROW, 1000), "invalid_request", None),
     "header length 2^63": (blob(GOOD, ROW, 1 << 63), "invalid_request", None),
     "header length 2^64-1": (blob(GOOD, ROW, (1 << 64) - 1), "invalid_request", None),
     "header length 2^64-8": (blob(GOOD, ROW, (1 << 64) - 8), "invalid_request", None),
     "header length too small": (blob(GOOD, ROW, 20), "invalid_json", None),
-    "header length too large": (
-        blob(GOOD, ROW, len(json.dumps(GOOD)) + 8), "invalid_json", None
-    ),
+    "header length too large": (blob(GOOD, ROW, len(json.dumps(GOOD)) + 8), "invalid_json", None),
     "header over 1 MiB": (
-        blob(json.dumps(GOOD).encode() + b" " * (1 << 20), ROW), "invalid_request", None
+        blob(json.dumps(GOOD).encode() + b" " * (1 << 20), ROW),
+        "invalid_request",
+        None,
     ),
     "not JSON": (blob(b"{]", ROW), "invalid_json", None),
     "a list": (blob(b"[]", ROW), "invalid_request", None),
@@ -339,80 +351,165 @@ BODIES = {
     "no tensors": (blob({"__metadata__": {"session": "bad"}}), "invalid_request", "inputs"),
     "unknown tensor": (blob({"x": entry()}, ROW), "invalid_request", None),
     "unknown tensor more": (
-        blob({**GOOD, "x": entry(offsets=(64, 128))}, ROW * 2), "invalid_request", None
+        blob({**GOOD, "x": entry(offsets=(64, 128))}, ROW * 2),
+        "invalid_request",
+        None,
     ),
     "scalar as tensor": (blob({**GOOD, "ttl_s": entry()}, ROW), "invalid_request", None),
     "tensor twice": (
         blob(json.dumps(GOOD)[:-1].encode() + b',"inputs":%s}' % json.dumps(entry()).encode(), ROW),
-        "invalid_request", "inputs",
+        "invalid_request",
+        "inputs",
     ),
     "tensor twice, escaped": (
-        blob(json.dumps(GOOD)[:-1].encode() + b',"inp\\u0075ts":{}}', ROW), "invalid_request", "inputs"
+        blob(json.dumps(GOOD)[:-1].encode() + b',"inp\\u0075ts":{}}', ROW),
+        "invalid_request",
+        "inputs",
     ),
     "metadata twice": (
         blob(json.dumps(GOOD)[:-1].encode() + b',"__metadata__":{}}', ROW),
-        "invalid_request", "__metadata__",
+        "invalid_request",
+        "__metadata__",
     ),
     "tensor and text": (
-        blob({**GOOD, "__metadata__": {"inputs": "[[1]]"}}, ROW), "invalid_request", "inputs"
+        blob({**GOOD, "__metadata__": {"inputs": "[[1]]"}}, ROW),
+        "invalid_request",
+        "inputs",
     ),
     "inputs and tokens": (
         blob({**GOOD, "tokens": entry("I32", [4], (64, 80))}, ROW + b"\0" * 16),
-        "invalid_request", "tokens",
+        "invalid_request",
+        "tokens",
     ),
     "metadata a list": (blob({**GOOD, "__metadata__": []}, ROW), "invalid_request", "__metadata__"),
     "metadata null": (blob({**GOOD, "__metadata__": None}, ROW), "invalid_request", "__metadata__"),
     "metadata unknown": (blob({**GOOD, "__metadata__": {"x": "1"}}, ROW), "invalid_request", None),
     "metadata number": (
-        blob({**GOOD, "__metadata__": {"if_length": 0}}, ROW), "invalid_request", "if_length"
+        blob({**GOOD, "__metadata__": {"if_length": 0}}, ROW),
+        "invalid_request",
+        "if_length",
     ),
     "metadata nested": (
-        blob({**GOOD, "__metadata__": {"trace": {}}}, ROW), "invalid_request", "trace"
+        blob({**GOOD, "__metadata__": {"trace": {}}}, ROW),
+        "invalid_request",
+        "trace",
     ),
     "metadata name twice": (
-        blob(b'{"__metadata__":{"session":"a","session":"b"}}'), "invalid_request", "session"
+        blob(b'{"__metadata__":{"session":"a","session":"b"}}'),
+        "invalid_request",
+        "session",
     ),
-    "metadata NUL": (
-        blob(b'{"__metadata__":{"session":"a\\u0000b"}}'), "invalid_json", None
-    ),
+    "metadata NUL": (blob(b'{"__metadata__":{"session":"a\\u0000b"}}'), "invalid_json", None),
     **{
         f"metadata {name} {text!r}": (
-            blob({**GOOD, "__metadata__": {name: text}}, ROW), "invalid_request", name
+            blob({**GOOD, "__metadata__": {name: text}}, ROW),
+            "invalid_request",
+            name,
         )
         for name, text in (
-            ("session", ""), ("session", '"a"'), ("session", "a b"), ("session", "x" * 65),
-            ("if_length", ""), ("if_length", "x"), ("if_length", "-1"), ("if_length", "1.0"),
-            ("if_length", "0,"), ("if_length", '0,"session":"b"'), ("if_length", '0,"if_length":0'),
-            ("if_length", "0}"), ("if_length", "0} {"), ("if_length", '"0"'), ("if_length", "null"),
-            ("if_length", "9007199254740993"), ("if_length", "[0]"), ("wait_ms", "3600001"),
-            ("keep_inputs", "1"), ("keep_inputs", "True"), ("keep_inputs", '"true"'),
-            ("kv_dtype", '"f32"'), ("kv_dtype", "F32"), ("output", "some"), ("trace", "hook_z"),
-            ("trace", "[]"), ("ttl_s", "4294967296"), ("ttl_s", "1 2"),
+            ("session", ""),
+            ("session", '"a"'),
+            ("session", "a b"),
+            ("session", "x" * 65),
+            ("if_length", ""),
+            ("if_length", "x"),
+            ("if_length", "-1"),
+            ("if_length", "1.0"),
+            ("if_length", "0,"),
+            ("if_length", '0,"session":"b"'),
+            ("if_length", '0,"if_length":0'),
+            ("if_length", "0}"),
+            ("if_length", "0} {"),
+            ("if_length", '"0"'),
+            ("if_length", "null"),
+            ("if_length", "9007199254740993"),
+            ("if_length", "[0]"),
+            ("wait_ms", "3600001"),
+            ("keep_inputs", "1"),
+            ("keep_inputs", "True"),
+            ("keep_inputs", '"true"'),
+            ("kv_dtype", '"f32"'),
+            ("kv_dtype", "F32"),
+            ("output", "some"),
+            ("trace", "hook_z"),
+            ("trace", "[]"),
+            ("ttl_s", "4294967296"),
+            ("ttl_s", "1 2"),
         )
     },
     "tensor a list": (blob({"inputs": []}), "invalid_request", "inputs"),
     "tensor null": (blob({"inputs": None}), "invalid_request", "inputs"),
     "tensor empty": (blob({"inputs": {}}), "invalid_request", "inputs"),
-    "no dtype": (blob({"inputs": {"shape": [1, 16], "data_offsets": [0, 64]}}, ROW), "invalid_request", "inputs"),
+    "no dtype": (
+        blob({"inputs": {"shape": [1, 16], "data_offsets": [0, 64]}}, ROW),
+        "invalid_request",
+        "inputs",
+    ),
     "more in a tensor": (blob(inputs(x=1), ROW), "invalid_request", "inputs"),
     **{
         f"dtype {dtype}": (blob(inputs(dtype=dtype), ROW), "invalid_request", "inputs")
-        for dtype in ("F64", "F16", "BF16", "I32", "U32", "f32", "", "F32 ", "F32" * 9, 32, None, ["F32"])
+        for dtype in (
+            "F64",
+            "F16",
+            "BF16",
+            "I32",
+            "U32",
+            "f32",
+            "",
+            "F32 ",
+            "F32" * 9,
+            32,
+            None,
+            ["F32"],
+        )
     },
     **{
         f"shape {shape}": (wide(shape), "invalid_request", "inputs")
         for shape in (
-            [], [16], [1, 1, 16], [16, 1, 1], [2, 16], [1, 15], [1, 17], [0, 16], [1, 0], [0, 0],
-            [16, 0], [-1, 16], [1.0, 16], ["1", 16], [None, 16], [[1], 16], [1 << 53, 16],
-            [1 << 32, 1 << 32], [1 << 53, 1 << 53], [(1 << 62) + 1, 16], [1 << 64, 16], [1] * 20,
+            [],
+            [16],
+            [1, 1, 16],
+            [16, 1, 1],
+            [2, 16],
+            [1, 15],
+            [1, 17],
+            [0, 16],
+            [1, 0],
+            [0, 0],
+            [16, 0],
+            [-1, 16],
+            [1.0, 16],
+            ["1", 16],
+            [None, 16],
+            [[1], 16],
+            [1 << 53, 16],
+            [1 << 32, 1 << 32],
+            [1 << 53, 1 << 53],
+            [(1 << 62) + 1, 16],
+            [1 << 64, 16],
+            [1] * 20,
         )
     },
     **{
         f"offsets {offsets}": (blob(inputs(offsets=offsets), ROW), "invalid_request", "inputs")
         for offsets in (
-            [], [0], [0, 64, 64], [0, 63], [0, 65], [1, 65], [4, 68], [64, 0], [64, 128], [-64, 0],
-            [0, 1 << 53], [(1 << 53) - 64, 1 << 53], [1 << 63, (1 << 63) + 64], [0.0, 64], ["0", 64],
-            [(1 << 64) - 64, 0], [None, 64],
+            [],
+            [0],
+            [0, 64, 64],
+            [0, 63],
+            [0, 65],
+            [1, 65],
+            [4, 68],
+            [64, 0],
+            [64, 128],
+            [-64, 0],
+            [0, 1 << 53],
+            [(1 << 53) - 64, 1 << 53],
+            [1 << 63, (1 << 63) + 64],
+            [0.0, 64],
+            ["0", 64],
+            [(1 << 64) - 64, 0],
+            [None, 64],
         )
     },
     "shape of columns": (wide([16, 1]), "invalid_request", "inputs"),
@@ -422,13 +519,19 @@ BODIES = {
     "data longer": (blob(inputs(), ROW + b"\0"), "invalid_request", None),
     "hole before": (blob(inputs(offsets=(4, 68)), b"\0" * 4 + ROW), "invalid_request", "inputs"),
     "hole between": (
-        blob({**GOOD, "tokens": entry("I32", [4], (68, 84))}, ROW + b"\0" * 20), "invalid_request", "tokens"
+        blob({**GOOD, "tokens": entry("I32", [4], (68, 84))}, ROW + b"\0" * 20),
+        "invalid_request",
+        "tokens",
     ),
     "overlap": (
-        blob({**GOOD, "tokens": entry("I32", [4], (48, 64))}, ROW), "invalid_request", "tokens"
+        blob({**GOOD, "tokens": entry("I32", [4], (48, 64))}, ROW),
+        "invalid_request",
+        "tokens",
     ),
     "same place": (
-        blob({**GOOD, "tokens": entry("I32", [16], (0, 64))}, ROW), "invalid_request", "tokens"
+        blob({**GOOD, "tokens": entry("I32", [16], (0, 64))}, ROW),
+        "invalid_request",
+        "tokens",
     ),
     **{
         f"{name} at {i}": (blob(inputs(), with_word(i, word)), "invalid_request", "inputs")
@@ -437,25 +540,44 @@ BODIES = {
     },
     "NaN behind a block": (
         blob(inputs(shape=(1, 19), offsets=(0, 76)), ROW + b"\0" * 8 + b"\0\0\xc0\x7f"),
-        "invalid_request", "inputs",
+        "invalid_request",
+        "inputs",
     ),
     "tokens of rows": (
-        blob({"tokens": entry("I32", [1, 4], (0, 16))}, b"\0" * 16), "invalid_request", "tokens"
+        blob({"tokens": entry("I32", [1, 4], (0, 16))}, b"\0" * 16),
+        "invalid_request",
+        "tokens",
     ),
-    "tokens F32": (blob({"tokens": entry("F32", [4], (0, 16))}, b"\0" * 16), "invalid_request", "tokens"),
-    "tokens U64": (blob({"tokens": entry("U64", [2], (0, 16))}, b"\0" * 16), "invalid_request", "tokens"),
-    "tokens U8": (blob({"tokens": entry("U8", [4], (0, 4))}, b"\0" * 4), "invalid_request", "tokens"),
+    "tokens F32": (
+        blob({"tokens": entry("F32", [4], (0, 16))}, b"\0" * 16),
+        "invalid_request",
+        "tokens",
+    ),
+    "tokens U64": (
+        blob({"tokens": entry("U64", [2], (0, 16))}, b"\0" * 16),
+        "invalid_request",
+        "tokens",
+    ),
+    "tokens U8": (
+        blob({"tokens": entry("U8", [4], (0, 4))}, b"\0" * 4),
+        "invalid_request",
+        "tokens",
+    ),
     "no tokens": (blob({"tokens": entry("I32", [0], (0, 0))}), "invalid_request", "tokens"),
     "token -1": (
-        blob({"tokens": entry("I32", [2], (0, 8))}, struct.pack("<ii", 0, -1)), "invalid_request", "tokens"
+        blob({"tokens": entry("I32", [2], (0, 8))}, struct.pack("<ii", 0, -1)),
+        "invalid_request",
+        "tokens",
     ),
     "token -2^63": (
         blob({"tokens": entry("I64", [1], (0, 8))}, struct.pack("<q", -(1 << 63))),
-        "invalid_request", "tokens",
+        "invalid_request",
+        "tokens",
     ),
     "token 2^53+1": (
         blob({"tokens": entry("I64", [1], (0, 8))}, struct.pack("<q", (1 << 53) + 1)),
-        "invalid_request", "tokens",
+        "invalid_request",
+        "tokens",
     ),
 }
 
@@ -487,7 +609,9 @@ def test_good_one(witness):
 
 def test_session_is_needed(witness):
     post(witness.client, "/decode").error(400, "invalid_request", "session")
-    post(witness.client, "/decode", session="witness", steps=0).error(400, "invalid_request", "steps")
+    post(witness.client, "/decode", session="witness", steps=0).error(
+        400, "invalid_request", "steps"
+    )
     reply = witness.client.post("/decode", pack(session="witness"), **TYPE, **{"X-Session": "b"})
     reply.error(400, "invalid_request", "session")
 

@@ -30,6 +30,16 @@ inside_inputs inside_inputs_of(const char *name)
                            .n = n / (size_t)rows->shape[rows->n_dims - 1]};
 }
 
+inside_inputs inside_long_inputs(void)
+{
+    static float rows[INSIDE_LONG * 96];
+    const inside_inputs some = inside_inputs_of("chain3");
+    assert_int_equal(some.size, 96);
+    for (size_t i = 0; i < INSIDE_LONG; i++)
+        memcpy(rows + i * some.size, some.rows + i % some.n * some.size, some.size * sizeof *rows);
+    return (inside_inputs){.rows = rows, .size = some.size, .n = INSIDE_LONG};
+}
+
 attn_request inside_feed(attn_job_kind kind, const char *session, const inside_inputs *inputs,
                          size_t first, size_t n, const attn_selection *trace)
 {
@@ -252,6 +262,67 @@ void inside_assert_causal(const attn_trace *t)
                     t, kind, t->position + r,
                     inside_keys(t, kind, t->tensors[i].layer, t->position + r, t->heads[h]));
         }
+    }
+}
+
+void inside_book_add(inside_book *b, attn_trace *trace)
+{
+    assert_true(b->n < sizeof b->traces / sizeof b->traces[0]);
+    b->traces[b->n++] = attn_trace_retain(trace);
+}
+
+void inside_book_take(inside_book *b, run *r)
+{
+    if (r->trace != NULL)
+        inside_book_add(b, r->trace);
+    for (size_t i = 0; i < r->n_traces; i++)
+        inside_book_add(b, r->traces[i]);
+    run_free(r);
+}
+
+attn_trace *inside_book_at(const inside_book *b, uint64_t position)
+{
+    size_t i = 0;
+    while (i < b->n && (position < b->traces[i]->position ||
+                        position - b->traces[i]->position >= b->traces[i]->n_rows))
+        i++;
+    assert_true(i < b->n);
+    return b->traces[i];
+}
+
+void inside_book_free(inside_book *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        attn_trace_release(b->traces[i]);
+    b->n = 0;
+}
+
+void inside_assert_same_books(const inside_book *a, const inside_book *b)
+{
+    for (size_t i = 0; i < a->n; i++) {
+        const attn_trace *t = a->traces[i];
+        for (size_t j = 0; j < t->n_tensors; j++) {
+            for (uint64_t p = t->position; p < t->position + t->n_rows; p++)
+                inside_assert_same_row(t, inside_book_at(b, p), t->tensors[j].kind,
+                                       t->tensors[j].layer, p);
+        }
+    }
+}
+
+void inside_assert_looks_like(attn_engine *engine, const char *session, const inside_book *b,
+                              uint64_t first, uint64_t end)
+{
+    const attn_trace *any = inside_book_at(b, first);
+    for (size_t i = 0; i < any->n_tensors; i++) {
+        attn_tensor_kind kind = any->tensors[i].kind;
+        uint32_t layer = any->tensors[i].layer;
+        attn_trace *look = inside_look(engine, session, kind, layer, first, end, 0, OPEN_END);
+        assert_int_equal(look->position, first);
+        assert_int_equal(look->n_rows, end - first);
+        inside_assert_causal(look);
+        for (uint64_t p = first; p < end; p++)
+            inside_assert_same_row(look, inside_book_at(b, p), kind, layer, p);
+        attn_trace_release(look);
     }
 }
 

@@ -17,6 +17,10 @@ typedef struct inside_inputs {
 /* The inputs of goldens/<name>, which is kept open to the end. */
 inside_inputs inside_inputs_of(const char *name);
 
+/* chain3's over and over: INSIDE_LONG rows. */
+#define INSIDE_LONG 1300
+inside_inputs inside_long_inputs(void);
+
 /* Inputs [first, first + n) as a prefill, which keeps all outputs, or as a decode's steps. `trace`:
  * NULL for none. */
 attn_request inside_feed(attn_job_kind kind, const char *session, const inside_inputs *inputs,
@@ -56,6 +60,24 @@ void inside_assert_within(const attn_trace *a, const attn_trace *b);
 
 /* What every trace must be: keys after a row's own exactly -inf and 0, weights that sum to 1. */
 void inside_assert_causal(const attn_trace *trace);
+
+/* All traces of a session so far: of its prefills, and of each step. */
+typedef struct inside_book {
+    attn_trace *traces[64];
+    size_t n;
+} inside_book;
+
+void inside_book_add(inside_book *book, attn_trace *trace);
+/* Adds the traces of a run, and frees the run. */
+void inside_book_take(inside_book *book, run *r);
+/* The trace that has the position. */
+attn_trace *inside_book_at(const inside_book *book, uint64_t position);
+void inside_book_free(inside_book *book);
+/* Fails unless every row of one has the bits of the other. */
+void inside_assert_same_books(const inside_book *a, const inside_book *b);
+/* Looks at every tensor of positions [first, end) and compares with what the steps left. */
+void inside_assert_looks_like(attn_engine *engine, const char *session, const inside_book *book,
+                              uint64_t first, uint64_t end);
 
 /* The engine's account: what is allocated and reserved. */
 uint64_t inside_account(attn_engine *engine);
