@@ -232,7 +232,7 @@ unit: $(TESTS) ## only the unit tests
 
 PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
-http: $(BINARY) $(LOAD) ## only the whole-server tests (PYTEST_ARGS='-k decode')
+http: $(BINARY) $(LOAD) $(if $(filter tsan,$(SAN)),,$(TORTURE_SERVER)) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
 	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
 

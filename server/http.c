@@ -151,10 +151,13 @@ static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
     if (!response)
         return MHD_NO;
     srv_headers h = srv_reply_headers(&r->x, atomic_load(&r->x.app->stopping));
-    for (unsigned i = 0; i < h.n; i++)
-        MHD_add_response_header(response, h.items[i].name, h.items[i].value);
-    r->phase = SENDING;
-    enum MHD_Result queued = MHD_queue_response(r->connection, r->x.status, response);
+    enum MHD_Result queued = MHD_YES;
+    for (unsigned i = 0; i < h.n && queued == MHD_YES; i++)
+        queued = MHD_add_response_header(response, h.items[i].name, h.items[i].value);
+    if (queued == MHD_YES) {
+        r->phase = SENDING;
+        queued = MHD_queue_response(r->connection, r->x.status, response);
+    }
     MHD_destroy_response(response);
     return queued;
 }
@@ -163,6 +166,8 @@ static enum MHD_Result queue_reply(struct request *r)
 {
     srv_buf *b = &r->x.reply;
     struct MHD_Response *response;
+    if (b->failed) /* no memory even for an error: the connection is closed */
+        return MHD_NO;
     if (b->len == 0) {
         response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     } else {
@@ -182,7 +187,8 @@ static void answer_raw(struct request *r)
     srv_buf_init(&text, 8192);
     r->lingering = true;
     srv_reply_text(&r->x, MHD_get_reason_phrase_for(r->x.status), true, &text);
-    if (!text.failed && send(r->peer->fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    if (!text.failed && !r->x.reply.failed &&
+        send(r->peer->fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         srv_log(SRV_LOG_DEBUG, "http", "raw answer: %s", strerror(errno));
     srv_buf_free(&text);
     shutdown(r->peer->fd, SHUT_WR);

@@ -28,7 +28,7 @@ struct attn_weights {
 static attn_status add_file(attn_weights *w, attn_safetensors *file, attn_error *err)
 {
     if (file == NULL)
-        return err->status;
+        return err == NULL ? ATTN_E_FORMAT : err->status;
     w->used[w->n_files] = attn_alloc(attn_safetensors_count(file), sizeof(bool));
     w->files[w->n_files++] = file;
     return w->used[w->n_files - 1] != NULL

@@ -2,9 +2,10 @@
 
 import pytest
 
-from data import golden, make_model
+from data import REFERENCE, golden, make_model, same_bits
 from language import ids_of, text_of
 
+FOLDER = REFERENCE.parents[1] / "engine" / "models" / "stories"
 TENSORS, TEXTS = golden("stories")
 PROMPT, GREEDY = TENSORS["prompt"].tolist(), TENSORS["greedy"].tolist()
 
@@ -47,6 +48,17 @@ def test_a_story_ends(stories, sid):
     stories.prefill(session=sid, text=TEXTS["text"])
     reply = stories.decode(session=sid, steps=512)
     assert reply["reason"] == "stop"
+
+
+def test_its_folder(launch):
+    """Given as a --model, the folder that is built in gives the same bits."""
+    client = launch("--model", f"copy={FOLDER}").client
+    replies = [
+        client.prefill(model=name, text=TEXTS["text"] + TEXTS["told"], logits=True)
+        for name in ("copy", "stories")
+    ]
+    assert replies[0]["tokens"] == replies[1]["tokens"]
+    assert same_bits(replies[0]["logits"], replies[1]["logits"])
 
 
 def test_it_can_be_replaced(launch, tmp_path):

@@ -27,7 +27,8 @@ attn_engine *run_open(run_setup setup)
         .kv_memory_bytes = setup.kv_memory_bytes ? setup.kv_memory_bytes : 256u << 20,
         .max_sessions = setup.max_sessions ? setup.max_sessions : 1000,
         .queue = setup.queue ? setup.queue : 1000,
-        .stall_timeout_ms = 60000,
+        .ttl_s = setup.ttl_s,
+        .stall_timeout_ms = setup.stall_timeout_ms ? setup.stall_timeout_ms : 60000,
         .kernels = setup.kernels ? setup.kernels : "auto",
     };
     attn_engine *engine = attn_engine_open(&options, &err);
@@ -93,14 +94,14 @@ static void on_done(void *ctx)
     pthread_mutex_unlock(&h->mutex);
 }
 
-static run_handle *start(attn_engine *engine, const attn_request *request, run *result,
-                         uint64_t hold_at)
+run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result,
+                           uint64_t steps)
 {
     *result = (run){0};
     run_handle *h = calloc(1, sizeof *h);
     h->result = result;
     h->decode = request->kind == ATTN_JOB_DECODE;
-    h->hold_at = hold_at;
+    h->hold_at = steps;
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->cond, NULL);
     attn_sink sink = {.ctx = h, .ready = on_ready, .step = on_step, .done = on_done};
@@ -112,12 +113,7 @@ static run_handle *start(attn_engine *engine, const attn_request *request, run *
 
 run_handle *run_start(attn_engine *engine, const attn_request *request, run *result)
 {
-    return start(engine, request, result, UINT64_MAX);
-}
-
-run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result)
-{
-    return start(engine, request, result, 0);
+    return run_start_held(engine, request, result, UINT64_MAX);
 }
 
 void run_cancel(run_handle *h)
@@ -125,17 +121,17 @@ void run_cancel(run_handle *h)
     attn_job_cancel(h->job);
 }
 
-void run_hold_at(run_handle *h, uint64_t steps)
+void run_resume_to(run_handle *h, uint64_t steps)
 {
     pthread_mutex_lock(&h->mutex);
     h->hold_at = steps;
     pthread_mutex_unlock(&h->mutex);
+    attn_job_wake(h->job);
 }
 
 void run_resume(run_handle *h)
 {
-    run_hold_at(h, UINT64_MAX);
-    attn_job_wake(h->job);
+    run_resume_to(h, UINT64_MAX);
 }
 
 uint64_t run_steps_taken(run_handle *h)
@@ -144,6 +140,14 @@ uint64_t run_steps_taken(run_handle *h)
     uint64_t steps = h->steps;
     pthread_mutex_unlock(&h->mutex);
     return steps;
+}
+
+void run_wait_steps(run_handle *h, uint64_t steps)
+{
+    pthread_mutex_lock(&h->mutex);
+    while (h->steps < steps)
+        pthread_cond_wait(&h->cond, &h->mutex);
+    pthread_mutex_unlock(&h->mutex);
 }
 
 void run_wait(run_handle *h)
@@ -157,6 +161,8 @@ void run_wait(run_handle *h)
         const attn_result *result = attn_job_result(h->job);
         r->reason = result->reason;
         r->session = result->session;
+        r->appended = result->appended;
+        r->steps = result->steps;
         r->error = result->error;
         r->max_abs_diff = result->verify_max_abs_diff;
         r->bit_identical = result->verify_bit_identical;

@@ -18,6 +18,7 @@ typedef struct run_setup {
     uint64_t kv_memory_bytes;
     uint64_t max_sessions;
     uint32_t queue;
+    uint32_t ttl_s, stall_timeout_ms;
 } run_setup;
 attn_engine *run_open(run_setup setup);
 
@@ -27,6 +28,7 @@ typedef struct run {
     attn_error error;      /* of submission, or of the job */
     attn_reason reason;
     attn_session_info session;
+    uint64_t appended, steps;
     float *outputs; /* [n_outputs, output_size]; prefill: as asked; decode: every step */
     size_t n_outputs, output_size;
     uint32_t *tokens; /* decode of a language model: every step's */
@@ -54,13 +56,16 @@ void run_free(run *r);
 /* A job in flight, for tests that overlap several. Heap object; wait ends and frees it. */
 typedef struct run_handle run_handle;
 run_handle *run_start(attn_engine *engine, const attn_request *request, run *result);
-/* The same, its sink not ready until run_resume. */
-run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result);
+/* The same, its sink not ready once `steps` steps have been taken, until run_resume. */
+run_handle *run_start_held(attn_engine *engine, const attn_request *request, run *result,
+                           uint64_t steps);
 void run_cancel(run_handle *handle);
-/* Lets the sink say "not ready" once `steps` steps have been taken, until run_resume. */
-void run_hold_at(run_handle *handle, uint64_t steps);
+/* Goes on until so many steps have been taken in all. */
+void run_resume_to(run_handle *handle, uint64_t steps);
 void run_resume(run_handle *handle);
 uint64_t run_steps_taken(run_handle *handle);
+/* Blocks until so many steps have been taken. */
+void run_wait_steps(run_handle *handle, uint64_t steps);
 void run_wait(run_handle *handle);
 
 /* Golden files: a tensor's f32 values and size. */

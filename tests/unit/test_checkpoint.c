@@ -685,7 +685,8 @@ static attn_model *load_folder(attn_error *err)
     return attn_model_load("m", folder, &options, err);
 }
 
-/* The folder is refused with a message that names its file and `named`. */
+/* The folder is refused, also to who wants no reason, with a message that names its file and
+ * `named`. */
 static void refuse_folder(attn_status status, const char *file, const char *named)
 {
     attn_error err;
@@ -693,6 +694,7 @@ static void refuse_folder(attn_status status, const char *file, const char *name
     if (model != NULL)
         fail_msg("the folder was loaded, in spite of %s", named);
     CHECK_ERROR(err, status, path_of(file), named);
+    assert_null(attn_model_load("m", folder, &(attn_load_options){0}, NULL));
 }
 
 static void test_folder_equals_the_built_in_model(void **state)

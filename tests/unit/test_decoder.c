@@ -238,7 +238,7 @@ static void test_many_runs_end_at_once(void **state)
         r.steps = 1;
         r.sampling.stop_token_ids = &p.next[0].token;
         r.sampling.n_stop_token_ids = 1;
-        handles[i] = run_start_held(engine, &r, &results[i]);
+        handles[i] = run_start_held(engine, &r, &results[i], 0);
     }
     for (int i = 0; i < RUNS; i++)
         run_resume(handles[i]);

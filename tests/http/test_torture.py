@@ -1,0 +1,220 @@
+"""Every allocation of the server fails once, alone and with all that follow it.
+
+An error or the right answer comes of it, nothing of what it was for is left, and the next request is
+served. The server is one whose allocations fail as a file says (tests/torture).
+"""
+
+import collections
+import ctypes
+import http.client
+import itertools
+import mmap
+import os
+
+import pytest
+
+import contract
+from client import Reply, encode
+from data import REFERENCE, rows
+from language import copy_model, edit_json
+from process import BINARY, Server
+from waiting import eventually, seconds
+
+TORTURED = os.path.join(os.path.dirname(BINARY), "torture", "attnd")
+pytestmark = pytest.mark.skipif(not os.path.exists(TORTURED), reason="not built: torture/attnd")
+
+X = rows(40).tolist()
+TEXT = "the rain in the thin lane \u00e9 \u65e5 1234"
+# What a server without memory may say; or it closes the connection.
+CLOSED = (None, "closed", None)
+FAILURES = {"internal", "busy_memory", "closed"}
+
+
+class Control(ctypes.Structure):
+    """tests/torture/failing.h"""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in ("fail_at", "fail_new", "fail_all", "n_tried", "n_failed", "n_live")
+    ]
+
+
+class Torture:
+    """A server, the file that says what fails in it, and what it holds when nothing goes on."""
+
+    def __init__(self, server, control):
+        self.client, self.control = server.client, control
+        answer(self, *MADE)  # the first request leaves something behind
+        self.clean()
+        self.idle = control.n_live
+
+    def arm(self, number, all_following):
+        self.control.fail_all = all_following
+        self.control.n_tried = self.control.n_failed = 0
+        self.control.fail_at = number
+
+    def disarm(self):
+        """Returns how many failed."""
+        self.control.fail_at = 0
+        return self.control.n_failed
+
+    def ask(self, method, target, body=None):
+        """A request whose reply matters but is not looked at closely: (status, JSON or None)."""
+        connection = http.client.HTTPConnection(self.client.host, self.client.port, seconds(10))
+        try:
+            connection.request(method, target, encode(body))
+            reply = connection.getresponse()
+            text = reply.read()
+            return reply.status, contract.parse_json(text.decode()) if text else None
+        finally:
+            connection.close()
+
+    def clean(self):
+        """Verifies and deletes every session; then nothing may be left."""
+        status, page = self.ask("GET", "/sessions")
+        assert status == 200
+        for session in page["sessions"]:
+            name = session["session"]
+            status, session = self.ask("POST", f"/sessions/{name}/cancel")
+            assert status == 200 and session["kv"]["reserved_bytes"] == 0
+            assert session["state"] == "idle"
+            status, verified = self.ask("POST", f"/sessions/{name}/verify")
+            assert status == 200 and verified["bit_identical"]
+            assert self.ask("DELETE", f"/sessions/{name}")[0] == 204
+        _, page = self.ask("GET", "/sessions")
+        totals = page["totals"]
+        assert totals["available_bytes"] == totals["budget_bytes"], totals
+        assert totals["sessions"] == totals["positions"] == 0, totals
+
+    def check_live(self):
+        """No block is left that was not left before."""
+        eventually(lambda: self.control.n_live <= self.idle, "all blocks to be freed")
+        self.idle = self.control.n_live
+
+
+@pytest.fixture(scope="module")
+def torture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torture")
+    model = copy_model(REFERENCE / "models" / "llama-gqa", folder / "text")
+    edit_json(model / "config.json", vocab_size=384)
+    features = REFERENCE / "tokenizer" / "fixtures" / "features"
+    (model / "tokenizer.json").write_text((features / "llama2.json").read_text())
+    path = folder / "control"
+    path.write_bytes(bytes(ctypes.sizeof(Control)))
+    with open(path, "r+b") as file:
+        control = Control.from_buffer(mmap.mmap(file.fileno(), 0))
+    flags = ["--threads", 2, "--kv-memory", "4MiB", "--log-level", "error", "--random", 1]
+    flags += ["--model", model]
+    server = Server(*flags, env={"ATTND_FAILING": str(path)}, binary=TORTURED)
+    yield Torture(server, control)
+    server.stop()
+
+
+ROWS = {"session": "a", "model": "seed-attention", "inputs": X, "output": "all"}
+TOKENS = {"session": "a", "model": "text", "text": TEXT}
+SAMPLED = {"session": "a", "steps": 40, "temperature": 2, "top_p": 0.9, "seed": 3, "logprobs": 3}
+SAMPLED |= {"stop": ["there is no such text", "nor such"], "stop_token_ids": [5, 383]}
+STREAMED = {"session": "a", "steps": 30, "stream": True}
+
+MADE = ("POST", "/prefill", ROWS)
+WRITTEN = ("POST", "/prefill", TOKENS)
+
+# What is asked before without failures, if anything, and what is to fail.
+DEEDS = {
+    "prefill": (None, MADE),
+    "unnamed": (None, ("POST", "/prefill", {"model": "seed-attention", "inputs": X[:2]})),
+    "append": (MADE, MADE),
+    "long body": (None, ("POST", "/prefill", ROWS | {"inputs": X * 8})),
+    "text": (None, ("POST", "/prefill", TOKENS | {"logits": True, "output": "all"})),
+    "decode": (MADE, ("POST", "/decode", {"session": "a", "steps": 20})),
+    "decode of rows": (MADE, ("POST", "/decode", {"session": "a", "inputs": X[:9]})),
+    "decode of tokens": (WRITTEN, ("POST", "/decode", {"session": "a", "tokens": [7, 8, 9]})),
+    "stream": (MADE, ("POST", "/decode", STREAMED)),
+    "sampling": (WRITTEN, ("POST", "/decode", SAMPLED)),
+    "stream of text": (WRITTEN, ("POST", "/decode", SAMPLED | {"stream": True})),
+    "list": (MADE, ("GET", "/sessions?limit=7", None)),
+    "get": (MADE, ("GET", "/sessions/a", None)),
+    "delete": (MADE, ("DELETE", "/sessions/a", None)),
+    "fork": (MADE, ("POST", "/sessions/a/fork", {"as": "b", "at": 21})),
+    "truncate": (MADE, ("POST", "/sessions/a/truncate", {"length": 5})),
+    "cancel": (MADE, ("POST", "/sessions/a/cancel", None)),
+    "verify": (MADE, ("POST", "/sessions/a/verify", {})),
+    "tokens": (WRITTEN, ("GET", "/sessions/a/tokens", None)),
+    "tokenize": (None, ("POST", "/tokenize", {"model": "text", "text": TEXT})),
+    "detokenize": (None, ("POST", "/detokenize", {"model": "text", "tokens": [30, 40, 200]})),
+    "models": (None, ("GET", "/models", None)),
+    "model": (None, ("GET", "/models/text", None)),
+    "health": (None, ("GET", "/health", None)),
+    "metrics": (None, ("GET", "/metrics", None)),
+    "openapi": (None, ("GET", "/openapi.json", None)),
+    "index": (None, ("GET", "/", None)),
+    "no path": (None, ("GET", "/nowhere", None)),
+    "no method": (None, ("PUT", "/decode", {})),
+    "no JSON": (None, ("POST", "/decode", b'{"session":')),
+}
+# Fields that differ from one time to the next.
+PASSING = {"timing", "created", "last_used", "session", "available_bytes"}
+
+
+def essence(value):
+    """A JSON value without what differs each time."""
+    if isinstance(value, dict):
+        return {key: essence(item) for key, item in value.items() if key not in PASSING}
+    return [essence(item) for item in value] if isinstance(value, list) else value
+
+
+def answer(torture, method, target, body):
+    """What comes of a request: (status, error code or None, essence of what it says)."""
+    try:
+        connection = torture.client.send(method, target, body)
+        try:
+            response = connection.getresponse()
+            reply = Reply(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+    except (http.client.HTTPException, ConnectionError):
+        return CLOSED
+    if reply.content_type == contract.NDJSON:
+        events = [contract.parse_json(line) for line in reply.text.splitlines()]
+        for event in events:
+            contract.check_event(event)
+        said, error = events, events[-1].get("error")
+    else:
+        contract.check_reply(method, target, reply)
+        said = reply.json if reply.content_type == "application/json" else None
+        error = said["error"] if said and reply.status >= 400 else None
+    return reply.status, error and error["code"], essence(said)
+
+
+def run(torture, name, all_following):
+    before, deed = DEEDS[name]
+    outcomes, wanted = collections.Counter(), None
+    for number in itertools.count():  # 0: without failures
+        if before:
+            assert torture.ask(*before)[0] == 200
+        torture.arm(number, all_following)
+        found = answer(torture, *deed)
+        failed = torture.disarm()
+        torture.clean()
+        torture.check_live()
+        if number == 0:
+            wanted = found
+        elif not failed:
+            break
+        elif found != wanted:
+            assert found[1] in FAILURES, f"allocation {number}: {found}"
+            outcomes[found[1]] += 1
+        else:
+            outcomes["answered all the same"] += 1
+    assert found == wanted
+    print(f"{name}: {dict(outcomes)}")
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_one_fails(torture, name):
+    run(torture, name, all_following=False)
+
+
+@pytest.mark.parametrize("name", ["prefill", "stream of text", "fork", "tokens"])
+def test_all_fail_from_one_on(torture, name):
+    run(torture, name, all_following=True)
