@@ -1,12 +1,12 @@
 #include "server/watch.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "server/watch_ring.h"
+#include "server/watch_say.h"
 
 /* Merged steps and stats come at most this often; stats at least once a second. */
 #define TICK_NS 100000000ull
@@ -31,7 +31,7 @@ struct srv_watcher {
 
     /* The hub's thread alone. */
     uint64_t seq;
-    bool hello_done;
+    bool hello_more; /* sessions are left to list */
     char hello_after[ATTN_ID_MAX + 1];
     uint64_t n_owed; /* events that memory was out for: a gap is due */
     uint64_t stats_version, stats_ns;
@@ -44,12 +44,6 @@ struct srv_watcher {
     bool is_awaited; /* the reader waits for more */
     bool ended;
 };
-
-typedef struct watch_numbers {
-    attn_totals totals;
-    uint64_t decode_steps, prefill_tokens, queue_depth;
-    uint64_t in_flight[ATTN_JOB_KINDS];
-} watch_numbers;
 
 struct srv_watch {
     srv_app *app;
@@ -69,12 +63,7 @@ struct srv_watch {
     _Atomic uint32_t n_capturing; /* watchers with tensors */
 
     /* The thread's alone. */
-    watch_numbers numbers;
-    uint64_t stats_version;
-    uint64_t last_steps[10]; /* decode steps at the last ticks */
-    uint64_t last_ns[10];
-    size_t n_ticks;
-    uint64_t steps_per_s;
+    srv_watch_numbers numbers;
     attn_session_info *infos; /* [HELLO_SESSIONS] */
     srv_buf text, json, blob;
     srv_watch_message message;
@@ -177,159 +166,33 @@ static void deliver_owed(srv_watch *h, srv_watcher *w)
 
 static void deliver_record(srv_watch *h, srv_watcher *w, const srv_watch_record *r)
 {
-    srv_watch_message *m = &h->message;
     deliver_owed(h, w);
-    srv_watch_begin(m, attn_event_kind_name(r->kind), w->seq);
-    srv_watch_text(m, "session", r->session, strlen(r->session));
-    srv_watch_text(m, "model", r->model, strlen(r->model));
-    srv_watch_number(m, "length", r->length);
-    srv_watch_number(m, "kv_bytes", r->kv_bytes);
-    if (r->kind == ATTN_EVENT_PREFILL) {
-        srv_watch_number(m, "processed", r->n_done);
-        srv_watch_number(m, "total", r->n_positions);
-    } else if (r->kind == ATTN_EVENT_FORKED) {
-        srv_watch_text(m, "from", r->from, strlen(r->from));
-    } else if (r->kind == ATTN_EVENT_STEP) {
-        srv_watch_number(m, "step", r->step);
-        srv_watch_number(m, "position", r->position);
-        if (r->has_token)
-            srv_watch_number(m, "token", r->token);
-        if (r->has_text)
-            srv_watch_text(m, "text", r->text, r->text_len);
-        if (r->n_merged > 1)
-            srv_watch_number(m, "merged", r->n_merged);
-        m->trace = r->trace;
-        m->show = &w->choice.show;
-        m->u8 = w->choice.u8;
-    }
+    srv_watch_say_record(&h->message, w->seq, r);
+    h->message.show = &w->choice.show;
+    h->message.u8 = w->choice.u8;
     deliver(h, w);
 }
 
-/* --------------------------------------------------------------------------------- hello */
-
-static void put_models(srv_watch *h, srv_buf *b)
-{
-    for (size_t i = 0; i < attn_model_count(h->app->engine); i++) {
-        attn_model_info info;
-        attn_model_get(h->app->engine, i, &info);
-        srv_buf_printf(b, "%s\"%s\"", i ? "," : "[", info.name);
-    }
-    srv_buf_puts(b, "]");
-}
-
-/* The next sessions of all there are, and at first what else there is. */
+/* The next sessions of all there are. */
 static void deliver_hello(srv_watch *h, srv_watcher *w)
 {
-    srv_watch_message *m = &h->message;
-    srv_buf *b = &h->json;
-    bool more = false, first = w->seq == 0;
-    size_t n = attn_session_list(h->app->engine, w->hello_after, HELLO_SESSIONS, h->infos, &more);
-    more = more && n;
-    srv_buf_clear(b);
-    for (size_t i = 0; i < n; i++) {
-        const attn_session_info *s = &h->infos[i];
-        srv_buf_printf(b,
-                       "%s{\"session\":\"%s\",\"model\":\"%s\",\"length\":%llu,\"kv_bytes\":%llu,"
-                       "\"state\":\"%s\"}",
-                       i ? "," : "[", s->id, s->model, (unsigned long long)s->length,
-                       (unsigned long long)s->kv.bytes, attn_session_state_name(s->state));
-    }
-    srv_buf_puts(b, n ? "]" : "[]");
-    const size_t sessions = b->len;
-    if (first) {
-        attn_totals totals;
-        attn_engine_totals(h->app->engine, &totals);
-        srv_wire_totals(b, &totals);
-    }
-    const size_t totals_end = b->len;
-    if (first)
-        put_models(h, b);
-    if (b->failed) {
-        srv_buf_free(b);
-        w->hello_done = true;
-        w->n_owed++;
-        return;
-    }
-    srv_watch_begin(m, "hello", w->seq);
-    srv_watch_json(m, "sessions", b->data, sessions);
-    if (first) {
-        srv_watch_json(m, "totals", b->data + sessions, totals_end - sessions);
-        srv_watch_json(m, "models", b->data + totals_end, b->len - totals_end);
-    }
-    srv_watch_json(m, "more", more ? "true" : "false", more ? 4 : 5);
-    deliver(h, w);
-    w->hello_done = !more;
-    if (more)
+    size_t n =
+        attn_session_list(h->app->engine, w->hello_after, HELLO_SESSIONS, h->infos, &w->hello_more);
+    w->hello_more = w->hello_more && n;
+    srv_watch_say_hello(&h->message, w->seq, h->app->engine, h->infos, n, w->hello_more, &h->json);
+    if (n)
         memcpy(w->hello_after, h->infos[n - 1].id, sizeof(w->hello_after));
-}
-
-/* --------------------------------------------------------------------------------- stats */
-
-static bool same_numbers(const watch_numbers *a, const watch_numbers *b)
-{
-    return a->decode_steps == b->decode_steps && a->prefill_tokens == b->prefill_tokens &&
-           a->queue_depth == b->queue_depth && a->totals.sessions == b->totals.sessions &&
-           a->totals.positions == b->totals.positions &&
-           a->totals.allocated_bytes == b->totals.allocated_bytes &&
-           a->totals.reserved_bytes == b->totals.reserved_bytes &&
-           !memcmp(a->in_flight, b->in_flight, sizeof(a->in_flight));
-}
-
-static void take_numbers(srv_watch *h, uint64_t now)
-{
-    watch_numbers n = {0};
-    attn_stats stats;
-    attn_engine_totals(h->app->engine, &n.totals);
-    attn_engine_stats(h->app->engine, &stats);
-    n.decode_steps = stats.decode_steps;
-    n.prefill_tokens = stats.prefill_tokens;
-    n.queue_depth = stats.queue_depth;
-    n.in_flight[ATTN_JOB_PREFILL] = stats.prefill_in_flight;
-    n.in_flight[ATTN_JOB_DECODE] = stats.decode_in_flight;
-    n.in_flight[ATTN_JOB_VERIFY] = stats.verify_in_flight;
-    n.in_flight[ATTN_JOB_TENSOR] = stats.tensor_in_flight;
-    /* The rate is that of the last second; after a while without watchers there is none yet. */
-    const size_t n_last = sizeof(h->last_ns) / sizeof(h->last_ns[0]), at = h->n_ticks % n_last;
-    const uint64_t then = h->last_ns[at];
-    h->steps_per_s = 0;
-    if (then && now > then && now - then < 3 * SECOND_NS)
-        h->steps_per_s = (n.decode_steps - h->last_steps[at]) * SECOND_NS / (now - then);
-    h->last_ns[at] = now;
-    h->last_steps[at] = n.decode_steps;
-    h->n_ticks++;
-    if (!same_numbers(&n, &h->numbers))
-        h->stats_version++;
-    h->numbers = n;
+    deliver(h, w);
 }
 
 static void deliver_stats(srv_watch *h, srv_watcher *w, size_t n_watchers, uint64_t now)
 {
-    const watch_numbers *n = &h->numbers;
-    srv_buf *b = &h->json;
-    if (w->stats_version == h->stats_version && now - w->stats_ns < SECOND_NS)
-        return;
-    srv_buf_clear(b);
-    srv_wire_totals(b, &n->totals);
-    const size_t totals = b->len;
-    srv_buf_printf(b, "{\"prefill\":%llu,\"decode\":%llu,\"verify\":%llu,\"tensor\":%llu}",
-                   (unsigned long long)n->in_flight[ATTN_JOB_PREFILL],
-                   (unsigned long long)n->in_flight[ATTN_JOB_DECODE],
-                   (unsigned long long)n->in_flight[ATTN_JOB_VERIFY],
-                   (unsigned long long)n->in_flight[ATTN_JOB_TENSOR]);
-    if (b->failed)
+    if (w->stats_version == h->numbers.version && now - w->stats_ns < SECOND_NS)
         return;
     deliver_owed(h, w);
-    srv_watch_message *m = &h->message;
-    srv_watch_begin(m, "stats", w->seq);
-    srv_watch_json(m, "totals", b->data, totals);
-    srv_watch_json(m, "in_flight", b->data + totals, b->len - totals);
-    srv_watch_number(m, "queue_depth", n->queue_depth);
-    srv_watch_number(m, "decode_steps", n->decode_steps);
-    srv_watch_number(m, "prefill_tokens", n->prefill_tokens);
-    srv_watch_number(m, "steps_per_s", h->steps_per_s);
-    srv_watch_number(m, "watchers", n_watchers);
+    srv_watch_say_stats(&h->message, w->seq, &h->numbers, n_watchers, &h->json);
     deliver(h, w);
-    w->stats_version = h->stats_version;
+    w->stats_version = h->numbers.version;
     w->stats_ns = now;
 }
 
@@ -396,7 +259,7 @@ static void serve(srv_watch *h, srv_watcher *w, bool bye, uint64_t now)
     while (more && !w->left) {
         pthread_mutex_unlock(&h->mutex);
         more = has_room(w);
-        if (more && !w->hello_done) {
+        if (more && w->hello_more) {
             deliver_hello(h, w);
             pthread_mutex_lock(&h->mutex);
             continue;
@@ -405,7 +268,7 @@ static void serve(srv_watch *h, srv_watcher *w, bool bye, uint64_t now)
         more = more && deliver_records(h, w);
     }
     pthread_mutex_unlock(&h->mutex);
-    if (w->hello_done && has_room(w))
+    if (!w->hello_more && has_room(w))
         deliver_stats(h, w, n_watchers, now);
     if (bye) {
         deliver_owed(h, w);
@@ -472,7 +335,7 @@ static void *run(void *arg)
             next_tick = last_pass + TICK_NS;
             srv_watch_ring_flush(&h->ring);
             pthread_mutex_unlock(&h->mutex);
-            take_numbers(h, last_pass);
+            srv_watch_numbers_take(&h->numbers, h->app->engine, last_pass);
             pthread_mutex_lock(&h->mutex);
         }
         for (size_t i = 0; i < SRV_WATCHERS_MAX; i++) {
@@ -544,6 +407,7 @@ static srv_watcher *create_watcher(srv_exchange *x, const srv_watch_choice *choi
     w->hub = x->app->watch;
     w->x = x;
     w->choice = *choice;
+    w->hello_more = true;
     srv_buf_init(&w->out, (size_t)limit);
     return w;
 }
