@@ -15,7 +15,14 @@ bool srv_read_body(srv_exchange *x, const srv_json_field *fields, size_t n, srv_
     srv_exchange_drop(x, x->body.len);
     srv_buf_free(&x->body);
     if (!ok)
-        srv_fail_with(x, strcmp(e.code, "internal") ? 400 : 500, e.code, e.param, e.message);
+        srv_fail(x, &(srv_error){
+                        .status = strcmp(e.code, "internal") ? 400 : 500,
+                        .code = e.code,
+                        .message = e.message,
+                        .param = e.param,
+                        .n_details = e.offset != SIZE_MAX,
+                        .details = {{"offset", e.offset}},
+                    });
     return ok;
 }
 

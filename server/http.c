@@ -1,6 +1,7 @@
 #include "server/http.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -38,6 +39,8 @@
 #define STOP_MS 3500
 /* A watcher whose host does not answer. */
 #define WATCHER_TIMEOUT_MS (15 * 60 * 1000)
+/* How often at most libc is asked to return memory. */
+#define TRIM_MS 5000
 /* What the library may keep for a connection: its head, and the piece of the reply being sent. */
 #define CONNECTION_BYTES ((size_t)32 * 1024)
 /* Unsent bytes the kernel may hold for a connection: a reader that stalls is noticed soon. */
@@ -80,7 +83,8 @@ struct srv_http {
     pthread_t thread;
     struct peers idle;    /* without a request, longest first */
     struct requests live; /* that the library holds */
-    int64_t swept_ms;
+    int64_t swept_ms, trimmed_ms;
+    bool trim_due; /* there were requests since */
 };
 
 static int64_t now_ms(void)
@@ -281,6 +285,7 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     r->peer = peer;
     r->started_ms = now_ms();
     TAILQ_INSERT_TAIL(&h->live, r, live);
+    h->trim_due = true;
     if (peer->is_idle)
         TAILQ_REMOVE(&h->idle, peer, idle);
     peer->is_idle = false;
@@ -516,6 +521,17 @@ static void sweep(srv_http *h, int64_t now)
     }
 }
 
+/* Once a crowd is gone, what it left free inside the heap goes back to the system: libc by itself
+ * returns only what lies at the heap's end. */
+static void trim(srv_http *h, int64_t now)
+{
+    if (!h->trim_due || !TAILQ_EMPTY(&h->live) || now - h->trimmed_ms < TRIM_MS)
+        return;
+    malloc_trim(0);
+    h->trimmed_ms = now;
+    h->trim_due = false;
+}
+
 static void turn(srv_http *h, int max_ms)
 {
     struct epoll_event events[64];
@@ -542,6 +558,7 @@ static void turn(srv_http *h, int max_ms)
     if (now - h->swept_ms >= 1000) {
         h->swept_ms = now;
         sweep(h, now);
+        trim(h, now);
     }
 }
 

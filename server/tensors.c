@@ -117,6 +117,7 @@ bool srv_trace_read(const srv_json_value *value, srv_trace *t, srv_json_error *e
     memset(t, 0, sizeof(*t));
     if (!srv_json_read(value->string.text, value->string.len, fields, COUNT, v, error)) {
         error->param = error->param ? error->param : "trace";
+        error->offset = SIZE_MAX;
         return false;
     }
     const char *wrong = read_fields(v, t);
@@ -125,7 +126,8 @@ bool srv_trace_read(const srv_json_value *value, srv_trace *t, srv_json_error *e
         return true;
     *error = (srv_json_error){"invalid_request", wrong,
                               "a trace names tensors (as hook_pattern, each once), layers, heads "
-                              "and a dtype (F32, U8) that there are"};
+                              "and a dtype (F32, U8) that there are",
+                              SIZE_MAX};
     return false;
 }
 

@@ -326,7 +326,8 @@ static const char *read_array(const char *p, const char *end, const srv_json_fie
 /* ---- the body ---- */
 
 typedef struct {
-    const char *end; /* of the text */
+    const char *text, *end;
+    const char *member; /* the one being read, or what stands behind the object; NULL: none yet */
     const srv_json_field *fields;
     size_t n_fields;
     srv_json_value *values;
@@ -337,7 +338,15 @@ typedef struct {
 static void fail(reader *r, const char *code, const char *param, const char *message)
 {
     if (!r->error->code)
-        *r->error = (srv_json_error){code, param, message};
+        *r->error = (srv_json_error){code, param, message, SIZE_MAX};
+}
+
+/* What is wrong with the member being read, which no field's name tells. */
+static void fail_member(reader *r, const char *code, const char *message)
+{
+    fail(r, code, NULL, message);
+    if (r->member)
+        r->error->offset = (size_t)(r->member - r->text);
 }
 
 /* What is wrong with a field's value. */
@@ -485,15 +494,15 @@ static const char *read_value(reader *r, const char *p, const srv_json_field *fi
     return NULL;
 }
 
-/* Reads one member, from its name on, into the field of that name. Returns NULL, perhaps after
+/* Reads the member, whose value is at p, into the field of its name. Returns NULL, perhaps after
  * fail(), if its value was not read. */
-static const char *read_member(reader *r, const char *name, const char *p)
+static const char *read_member(reader *r, const char *p)
 {
     size_t i = 0;
-    while (i < r->n_fields && !is_name(name + 1, r->fields[i].name))
+    while (i < r->n_fields && !is_name(r->member + 1, r->fields[i].name))
         i++;
     if (i == r->n_fields) {
-        fail(r, "invalid_request", NULL, "unknown field");
+        fail_member(r, "invalid_request", "unknown field");
         return NULL;
     }
     if (r->values[i].present) {
@@ -517,11 +526,11 @@ static const char *read_object(reader *r, const char *p, bool *too_deep)
     if (*p == '}')
         return p + 1;
     for (;;) {
-        const char *name = p;
+        r->member = p;
         const char *value = scan_name(p, r->end);
         if (!value)
             return NULL;
-        p = r->error->code ? NULL : read_member(r, name, value);
+        p = r->error->code ? NULL : read_member(r, value);
         if (!p)
             p = scan_value(value, r->end, 1, too_deep);
         if (!p)
@@ -536,23 +545,25 @@ static const char *read_object(reader *r, const char *p, bool *too_deep)
 }
 
 /* Reads the text but for the values that cJSON reads. */
-static void read_text(reader *r, const char *text, size_t len)
+static void read_text(reader *r)
 {
-    r->end = text + len;
     bool too_deep = false;
-    const char *p = skip_space(text);
+    const char *p = skip_space(r->text);
     if (*p == '{') {
         p = read_object(r, p, &too_deep);
     } else {
         p = scan_value(p, r->end, 0, &too_deep);
         fail(r, "invalid_request", NULL, "the body must be a JSON object");
     }
-    if (p && skip_space(p) == r->end)
-        return;
+    if (p) {
+        r->member = skip_space(p);
+        if (r->member == r->end)
+            return;
+    }
     /* Broken JSON comes before whatever else was found. */
     r->error->code = NULL;
-    fail(r, "invalid_json", NULL,
-         too_deep ? "the body is nested too deeply" : "the body is not valid JSON");
+    fail_member(r, "invalid_json",
+                too_deep ? "the body is nested too deeply" : "the body is not valid JSON");
 }
 
 /* Takes a string out of cJSON's hands. */
@@ -625,13 +636,16 @@ bool srv_json_read(const char *text, size_t len, const srv_json_field *fields, s
                    srv_json_value *values, srv_json_error *error)
 {
     reader r = {.fields = fields, .n_fields = n, .values = values, .error = error};
-    *error = (srv_json_error){NULL, NULL, NULL};
+    *error = (srv_json_error){.offset = SIZE_MAX};
     zero(values, n);
     srv_buf_init(&r.scalars, SIZE_MAX);
-    if (len == 0)
+    if (len == 0) {
         fail(&r, "invalid_json", NULL, "the body is empty");
-    else
-        read_text(&r, text, len);
+    } else {
+        r.text = text;
+        r.end = text + len;
+        read_text(&r);
+    }
     for (size_t i = 0; i < n; i++) {
         if (fields[i].required && !values[i].present)
             fail(&r, "invalid_request", fields[i].name, "the field is missing");

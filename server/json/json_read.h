@@ -76,6 +76,9 @@ typedef struct {
     const char *code;    /* "invalid_json", "invalid_request", or "internal": out of memory */
     const char *param;   /* the field's name from the table, or NULL */
     const char *message; /* fixed text, never input bytes */
+    /* Where in the text that begins which `param` cannot name: an unknown field, the member in or
+     * behind which the JSON is broken. SIZE_MAX: nothing such. */
+    size_t offset;
 } srv_json_error;
 
 /* Reads text as an object of these n fields into values[n], in the same order.

@@ -36,7 +36,7 @@ static const char out_of_memory[] = "out of memory";
 static bool fail(reader *r, const char *code, const char *param, const char *message)
 {
     if (!r->error->code)
-        *r->error = (srv_json_error){code, param, message};
+        *r->error = (srv_json_error){code, param, message, SIZE_MAX};
     return false;
 }
 
@@ -322,7 +322,7 @@ bool srv_safetensors_read(const char *bytes, size_t len, const srv_json_field *f
                           srv_json_value *values, srv_json_error *error)
 {
     reader r = {.fields = fields, .n_fields = n, .values = values, .error = error};
-    *error = (srv_json_error){NULL, NULL, NULL};
+    *error = (srv_json_error){.offset = SIZE_MAX};
     memset(values, 0, n * sizeof(*values));
     if (n > FIELDS_MAX)
         return fail(&r, "internal", NULL, "too many fields");
@@ -331,7 +331,9 @@ bool srv_safetensors_read(const char *bytes, size_t len, const srv_json_field *f
         if (fields[i].required && !values[i].present)
             ok = fail_field(&r, i, "the field is missing");
     }
-    if (!ok)
+    if (!ok) {
+        error->offset = SIZE_MAX; /* one in a part of the header tells nothing */
         srv_json_values_free(fields, n, values);
+    }
     return ok;
 }

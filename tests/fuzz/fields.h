@@ -95,11 +95,12 @@ static void check_value(const srv_json_field *field, const srv_json_value *value
     ATTN_ASSERT(n >= field->min && n <= field->max);
 }
 
-static void check_error(const srv_json_error *error)
+static void check_error(const srv_json_error *error, size_t size)
 {
     ATTN_ASSERT(strcmp(error->code, "invalid_json") == 0 ||
                 strcmp(error->code, "invalid_request") == 0);
     ATTN_ASSERT(error->message != NULL && strchr(error->message, '\n') == NULL);
+    ATTN_ASSERT(error->offset == SIZE_MAX || (error->param == NULL && error->offset <= size));
     size_t i = 0;
     if (error->param == NULL || strcmp(error->param, "__metadata__") == 0)
         return;
@@ -121,7 +122,7 @@ static void check_reader(bool (*read)(const char *, size_t, const srv_json_field
             check_value(&fields[i], &values[i]);
         srv_json_values_free(fields, COUNT, values);
     } else {
-        check_error(&error);
+        check_error(&error, len);
     }
     ATTN_ASSERT(memcmp(values, none, sizeof none) == 0);
 }

@@ -502,6 +502,36 @@ def test_there_are_enough():
     assert len(set(names)) == len(names), {name for name in names if names.count(name) > 1}
 
 
+UNKNOWN = {
+    "plain": b'"prompt"',
+    "empty": b'""',
+    "a megabyte": b'"%s"' % (b"evil" * 250_000),
+    "quotes": rb'"\"},\"evil\":\""',
+    "escaped controls": rb'"\u001b[2J\r\n\u007f"',
+    "markup": b'"<script>evil()</script>"',
+    "other alphabets": "\"\u202e\ufeff\U0001f600\"".encode(),
+}
+NO_NAMES = {
+    "control characters": b'"\x1b[2J\r\n"',
+    "NUL": b'"evil\0"',
+    "not UTF-8": b'"evil\xff"',
+    "half a character": b'"evil\xc3"',
+    "half a pair": rb'"\ud800"',
+}
+
+
+@pytest.mark.parametrize("name", [*UNKNOWN, *NO_NAMES])
+def test_unknown_fields_are_told_by_their_place(witness, name):
+    """Never by their names, which may be anything, or not even JSON."""
+    known_as = UNKNOWN.get(name) or NO_NAMES[name]
+    code = "invalid_request" if name in UNKNOWN else "invalid_json"
+    reply = witness.client.post("/prefill", GOOD[:-1] + b", " + known_as + b":1}")
+    error = reply.error(400, code, None)
+    assert error["details"] == {"offset": len(GOOD) + 1}
+    assert len(reply.body) < 200, "an error echoes its request"
+    witness.check()
+
+
 @pytest.mark.parametrize("one", CASES, ids=[one.name for one in CASES])
 def test_refused(witness, one):
     reply = witness.client.request(one.method, one.path, one.body, one.headers)

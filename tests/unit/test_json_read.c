@@ -74,6 +74,7 @@ static void assert_refused_bytes(const char *text, size_t len, const char *code,
         fail_msg("%s: param %s", text, r.error.param ? r.error.param : "null");
     const srv_json_value zero[N_FIELDS] = {0};
     assert_memory_equal(r.values, zero, sizeof zero);
+    assert_true(r.error.offset == SIZE_MAX || (r.error.param == NULL && r.error.offset <= len));
 }
 
 static void assert_refused(const char *text, const char *code, const char *param)
@@ -424,6 +425,61 @@ static void test_wrong_requests(void **state)
         assert_refused(cases[i].text, "invalid_request", cases[i].param);
 }
 
+/* What no field's name can say is told by its place, whatever the client's name for it is. */
+static void test_offsets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *at; /* the offset is that of the first `at` */
+    } cases[] = {
+        {"{\"unknown\":1}", "\"unknown"},
+        {" { \"flag\" : true , \"unknown\" : 1 }", "\"unknown"},
+        {"{\"flag\":true,\"\":1}", "\"\""},
+        {"{\"x\":1,\"y\":1}", "\"x"},
+        {"{\"x\":{\"y\":1}}", "\"x"},
+        {"{\"a\\\"b\\\\\":1}", "\"a"},
+        {"{\"flag\":true,\"</script>\\u001b[2J\":1}", "\"<"},
+        /* broken: in the member, behind it, behind the object */
+        {"{\"flag\":true,\"a\x01\":1}", "\"a"},
+        {"{\"flag\":true,\"a\xff\":1}", "\"a"},
+        {"{\"flag\":true,\"a\xc3\":1}", "\"a"},
+        {"{\"flag\":true,\"a\\ud800\":1}", "\"a"},
+        {"{\"flag\":true,\"heat\":NaN}", "\"heat"},
+        {"{\"flag\":true,\"heat\":1,}", "}"},
+        {"{\"flag\":true,heat:1}", "heat"},
+        {"{\"flag\":true \"heat\":1}", "\"flag"},
+        {"{\"x\":1,\"inputs\":[[1],[1}", "\"inputs"},
+        {"{\"flag\":true} ,", ","},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        result r;
+        const char *text = cases[i].text;
+        assert_false(read_body(text, &r));
+        assert_null(r.error.param);
+        if (r.error.offset != (size_t)(strstr(text, cases[i].at) - text))
+            fail_msg("%s: offset %zu", text, r.error.offset);
+    }
+    /* A name of a megabyte costs no more than its reading. */
+    const size_t long_name = 1 << 20;
+    char *text = malloc(long_name + 32);
+    static const char head[] = "{\"flag\":true,\"";
+    memset(text, 'x', sizeof head - 1 + long_name);
+    memcpy(text, head, sizeof head - 1);
+    memcpy(text + sizeof head - 1 + long_name, "\":1}", 5);
+    result r;
+    assert_false(read_body(text, &r));
+    assert_string_equal(r.error.message, "unknown field");
+    assert_int_equal(r.error.offset, sizeof head - 2);
+    free(text);
+    /* Who is named, or is nowhere, has no place. */
+    static const char *const nowhere[] = {"[1]", "[1", "", "{\"flag\":1}",
+                                          "{\"flag\":true,\"flag\":true}"};
+    for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
+        assert_false(read_body(nowhere[i], &r));
+        assert_int_equal(r.error.offset, SIZE_MAX);
+    }
+}
+
 static void test_required_fields(void **state)
 {
     (void)state;
@@ -595,11 +651,17 @@ static void test_every_byte_changed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),       cmocka_unit_test(test_good_bodies),
-        cmocka_unit_test(test_broken_json),      cmocka_unit_test(test_wrong_requests),
-        cmocka_unit_test(test_required_fields),  cmocka_unit_test(test_numbers_are_the_text_s_own),
-        cmocka_unit_test(test_nesting),          cmocka_unit_test(test_large_arrays),
-        cmocka_unit_test(test_every_truncation), cmocka_unit_test(test_every_byte_changed),
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_good_bodies),
+        cmocka_unit_test(test_broken_json),
+        cmocka_unit_test(test_wrong_requests),
+        cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_required_fields),
+        cmocka_unit_test(test_numbers_are_the_text_s_own),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_large_arrays),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_every_byte_changed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
