@@ -65,6 +65,7 @@ struct request {
     bool suspended;
     bool watched; /* its socket is in the epoll set */
     bool gone;    /* close the connection when it is resumed */
+    bool is_head;
     bool streaming;
     bool lingering; /* answered while its body was coming in */
     bool keep_alive_due;
@@ -232,19 +233,29 @@ static void be_patient(struct request *r)
     set_option(r->peer->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, WATCHER_TIMEOUT_MS);
 }
 
+/* What a streamed reply would begin with. The library would end even an unsent body with a chunk,
+ * which is then taken for the next reply's beginning. */
+static enum MHD_Result queue_head_of_stream(struct request *r)
+{
+    srv_exchange_abandon(&r->x);
+    return queue(r, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
+}
+
 static enum MHD_Result queue_stream(struct request *r)
 {
     /* The block is used only by HTTP/1.0 clients; others get what the connection's memory holds. */
     const size_t block_bytes = 4096;
+    r->x.status = 200;
+    if (!r->x.content_type)
+        r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    if (r->is_head)
+        return queue_head_of_stream(r);
     struct MHD_Response *response = MHD_create_response_from_callback(
         MHD_SIZE_UNKNOWN, block_bytes, read_stream, r, release_stream);
     if (!response)
         return MHD_NO;
     srv_exchange_ref(&r->x);
     r->streaming = true;
-    r->x.status = 200;
-    if (!r->x.content_type)
-        r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
     if (r->x.watcher)
         be_patient(r);
     return queue(r, response);
@@ -284,6 +295,7 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     r->connection = connection;
     r->peer = peer;
     r->started_ms = now_ms();
+    r->is_head = !strcmp(method, "HEAD");
     TAILQ_INSERT_TAIL(&h->live, r, live);
     h->trim_due = true;
     if (peer->is_idle)
@@ -349,7 +361,8 @@ static enum MHD_Result proceed(struct request *r)
         unwatch(r);
         return queue_reply(r);
     case SRV_NEXT_STREAM:
-        watch(r);
+        if (!r->is_head)
+            watch(r);
         return queue_stream(r);
     }
     return MHD_NO;
