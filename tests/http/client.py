@@ -110,6 +110,7 @@ class Stream:
         self.status, self.headers = response.status, response.headers
         self.content_type = (self.headers["Content-Type"] or "").split(";")[0].strip()
         self.done = None
+        self.comments = []  # of SSE
 
     def __iter__(self):
         for event in self._events():
@@ -147,7 +148,9 @@ class Stream:
                 assert self._response.readline() == b"\n"
                 yield contract.parse_json(line[len("data: ") :])
             else:
-                assert line == "" or line.startswith(":"), f"not an event: {line!r}"
+                assert line.startswith(":"), f"not an event: {line!r}"
+                assert self._response.readline() == b"\n"
+                self.comments.append(line)
 
     def hang_up(self, reset=False):
         """Leaves in the middle."""

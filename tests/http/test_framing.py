@@ -1,6 +1,8 @@
 """HTTP below the level of routes: broken framing, half requests, bodies that are too large."""
 
+import select
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -205,6 +207,54 @@ def test_half_a_request(witness, beginning):
     with witness.client.connect() as sock:
         sock.sendall(beginning)
         witness.check()
+
+
+@pytest.mark.slow
+def test_what_does_not_come_in_time(witness):
+    """The rest of a request is waited for 30 s: a body's absence is answered, a head's is not. A body
+    that comes as fast as it should takes as long as it must."""
+    large = GOOD[:-1] + b" " * 8_000_000
+    beginnings = {
+        "nothing": b"",
+        "half a head": post(b"", b"")[:40],
+        "no second request": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "half a body": post(b"Content-Length: 60\r\n", b'{"session":"late",'),
+        "half a chunk": post(CHUNKED, b"50\r\n{"),
+        "no last chunk": post(CHUNKED, b"2\r\n{}\r\n"),
+        "a byte now and then": post(b"Content-Length: 100000\r\n", b"{"),
+    }
+    answers = {name: b"" for name in beginnings}
+    with ExitStack() as stack:
+        socks = {name: stack.enter_context(witness.client.connect()) for name in beginnings}
+        for name, sock in socks.items():
+            sock.sendall(beginnings[name])
+        fast = stack.enter_context(witness.client.connect())
+        fast.sendall(post(b"Content-Length: %d\r\n" % (len(large) + 1), large))
+
+        def all_closed():
+            ready, _, _ = select.select(socks.values(), [], [], 0.5)
+            for name, sock in list(socks.items()):
+                if sock in ready:
+                    data = sock.recv(65536)
+                    answers[name] += data
+                    if not data:
+                        del socks[name]
+                elif name == "a byte now and then":
+                    sock.sendall(b" ")
+            return not socks
+
+        eventually(all_closed, "the server closes them", within=60)
+        fast.sendall(b"}")
+        assert fast.recv(4096).startswith(b"HTTP/1.1 200 ")
+    witness.client.delete("bad")
+    assert answers.pop("nothing") == answers.pop("half a head") == b""
+    assert answers.pop("no second request").count(b"HTTP/1.1 ") == 1
+    for name, answer in answers.items():
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 "), f"{name}: {answer}"
+        assert contract.parse_json(body.decode())["error"]["code"] == "timeout"
+    assert not witness.client.exists("late")
+    witness.check()
 
 
 # ------------------------------------------------------------------------------- large bodies

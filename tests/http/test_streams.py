@@ -3,6 +3,7 @@
 import select
 import signal
 import threading
+import time
 
 import pytest
 
@@ -433,6 +434,34 @@ class Reader(threading.Thread):
 
     def run(self):
         self.steps = self.stream.rest()
+
+
+@pytest.mark.slow
+def test_silence_is_filled(launch):
+    """When an SSE stream has been silent for 5 s, a comment comes; in NDJSON there is none."""
+    model = contract.ROOT / "tests" / "bench" / "models" / "minimind3"  # each step takes a while
+    server = launch("--model", model, "--random", 1)
+    client = server.client
+    readers = {}
+    for name, accept in (("sse", contract.SSE), ("ndjson", contract.NDJSON)):
+        client.prefill(session=name, tokens=[1, 2])
+        stream = client.stream(accept, session=name, steps=20000, ignore_eos=True)
+        readers[name] = Reader(stream)
+
+    def commented():
+        """Lets nothing come for long enough. A step may still be faster than the comment."""
+        server.signal(signal.SIGSTOP)
+        time.sleep(6)
+        server.signal(signal.SIGCONT)
+        client.get("/health").ok()
+        return readers["sse"].stream.comments
+
+    eventually(commented, "a keep-alive comment", within=60)
+    for name, reader in readers.items():
+        client.cancel(name)
+        reader.join()
+        assert reader.stream.done["reason"] == "cancelled"
+    assert set(readers["sse"].stream.comments) == {": keep-alive"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
