@@ -94,7 +94,7 @@ OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST
 # ---------------------------------------------------------------------------------- packages
 
 RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
-TEST_PACKAGES := $(RUN_PACKAGES) libcmocka-dev python3-pytest python3-numpy python3-jsonschema
+TEST_PACKAGES := $(RUN_PACKAGES) jq libcmocka-dev python3-pytest python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
 FUZZ_PACKAGES := $(RUN_PACKAGES) clang libclang-rt-dev
 

@@ -108,6 +108,11 @@ static attn_status load_models(attn_engine *engine, const attn_options *options,
     return status;
 }
 
+static void tell_expired(void *ctx, const attn_session *session)
+{
+    attn_engine_tell(ctx, session, &(attn_event){.kind = ATTN_EVENT_EXPIRED});
+}
+
 static attn_status start_compute(attn_engine *engine, attn_error *err)
 {
     attn_model **models = attn_alloc(engine->n_models, sizeof(attn_model *));
@@ -115,7 +120,7 @@ static attn_status start_compute(attn_engine *engine, attn_error *err)
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
     for (size_t i = 0; i < engine->n_models; i++)
         models[i] = engine->models[i].model;
-    engine->sessions = attn_sessions_create(engine->options.max_sessions);
+    engine->sessions = attn_sessions_create(engine->options.max_sessions, tell_expired, engine);
     engine->pool = attn_pool_create(engine->options.n_threads);
     if (engine->pool != NULL)
         engine->forward =
@@ -331,6 +336,7 @@ attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error 
     if (ours) {
         end_job(engine, session);
         attn_session_give_back(session);
+        attn_engine_tell(engine, session, &(attn_event){.kind = ATTN_EVENT_DELETED});
     }
     attn_sessions_unreference(engine->sessions, session);
     /* Jobs that waited for it learn of its end. */
@@ -382,6 +388,8 @@ attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t 
     } else {
         attn_session_settle(session, length);
     }
+    if (status == ATTN_OK)
+        attn_engine_tell(engine, session, &(attn_event){.kind = ATTN_EVENT_TRUNCATED});
     release(engine, session, info);
     return status;
 }
@@ -412,6 +420,7 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
     }
     engine->sessions_created++;
     engine->n_mortal += fork->ttl_s > 0;
+    attn_engine_tell(engine, fork, &(attn_event){.kind = ATTN_EVENT_FORKED, .from = session->id});
     release(engine, fork, info);
     return ATTN_OK;
 }
@@ -481,6 +490,55 @@ attn_status attn_session_inputs(attn_engine *engine, const char *id, uint64_t fi
                hidden * sizeof *rows);
     release(engine, session, NULL);
     return status;
+}
+
+/* ----------------------------------------------------------------------------------- inside */
+
+attn_status attn_selection_check(const attn_engine *engine, size_t model,
+                                 const attn_selection *selection, attn_error *err)
+{
+    return attn_trace_check(&engine->models[model].model->config, selection, err);
+}
+
+uint64_t attn_selection_bytes(const attn_engine *engine, size_t model,
+                              const attn_selection *selection, uint64_t n_rows, uint64_t n_keys)
+{
+    const attn_config *c = &engine->models[model].model->config;
+    attn_trace_heads heads;
+    attn_trace_choose(c, selection, &heads);
+    return attn_trace_bytes(c, selection, &heads, n_rows, n_keys);
+}
+
+const char *attn_event_kind_name(attn_event_kind kind)
+{
+    static const char *const names[] = {
+        [ATTN_EVENT_CREATED] = "created", [ATTN_EVENT_PREFILL] = "prefill",
+        [ATTN_EVENT_STEP] = "step",       [ATTN_EVENT_TRUNCATED] = "truncated",
+        [ATTN_EVENT_FORKED] = "forked",   [ATTN_EVENT_EXPIRED] = "expired",
+        [ATTN_EVENT_DELETED] = "deleted",
+    };
+    return names[kind];
+}
+
+void attn_engine_set_observer(attn_engine *engine, const attn_observer *observer)
+{
+    engine->observer = *observer;
+}
+
+void attn_engine_observe(attn_engine *engine, bool on)
+{
+    engine->observing = on && engine->observer.event != NULL;
+}
+
+void attn_engine_tell(attn_engine *engine, const attn_session *session, attn_event *event)
+{
+    if (!engine->observing)
+        return;
+    event->session = session->id;
+    event->model = session->model->name;
+    event->length = session->length;
+    event->kv_bytes = session->n_pages * attn_page_kv_bytes(session->pages);
+    engine->observer.event(engine->observer.ctx, event);
 }
 
 /* ------------------------------------------------------------------------------------- text */
@@ -617,6 +675,7 @@ void attn_engine_stats(const attn_engine *engine, attn_stats *stats)
         .prefill_in_flight = engine->n_in_flight[ATTN_JOB_PREFILL],
         .decode_in_flight = engine->n_in_flight[ATTN_JOB_DECODE],
         .verify_in_flight = engine->n_in_flight[ATTN_JOB_VERIFY],
+        .tensor_in_flight = engine->n_in_flight[ATTN_JOB_TENSOR],
         .sessions_created = engine->sessions_created,
         .sessions_expired = attn_sessions_expired(engine->sessions),
         .batch_size = &engine->batch_size,

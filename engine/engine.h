@@ -49,9 +49,11 @@ typedef enum attn_status {
     ATTN_E_KV_BUDGET, /* details: needed, available (bytes) */
     ATTN_E_SHUTTING_DOWN,
     ATTN_E_NOT_SUPPORTED,
-    ATTN_E_NO_MEMORY, /* the system refused memory outside the budget */
-    ATTN_E_IO,        /* loading only: a file cannot be read */
-    ATTN_E_FORMAT,    /* loading only: a file is wrong */
+    ATTN_E_TENSOR_NOT_FOUND, /* the model has no tensor, layer or head like that; `param` */
+    ATTN_E_TENSOR_TOO_LARGE, /* details: bytes, limit */
+    ATTN_E_NO_MEMORY,        /* the system refused memory outside the budget */
+    ATTN_E_IO,               /* loading only: a file cannot be read */
+    ATTN_E_FORMAT,           /* loading only: a file is wrong */
     ATTN_E_INTERNAL,
 } attn_status;
 
@@ -258,9 +260,161 @@ ATTN_MUST_CHECK attn_status attn_detokenize(attn_engine *engine, const char *mod
                                             size_t *len, attn_error *err);
 void attn_buffer_free(void *p);
 
+/* ------------------------------------------------------------------------------- inside */
+
+/* The tensors of a step, by the names of TransformerLens where it has them. n: the step's positions
+ * (queries); T: the keys. Row-major, f32. */
+typedef enum attn_tensor_kind {
+    ATTN_TENSOR_EMBED,      /* hook_embed                        [n, hidden_size] the input */
+    ATTN_TENSOR_RESID_PRE,  /* blocks.{l}.hook_resid_pre         [n, hidden_size] */
+    ATTN_TENSOR_Q,          /* blocks.{l}.attn.hook_q            [n, heads, head_dim] projected */
+    ATTN_TENSOR_K,          /* blocks.{l}.attn.hook_k            [n, kv_heads, head_dim] */
+    ATTN_TENSOR_V,          /* blocks.{l}.attn.hook_v            [n, kv_heads, head_dim] */
+    ATTN_TENSOR_Q_NORMED,   /* blocks.{l}.attn.hook_q_normed     after QK-norm, with its weight */
+    ATTN_TENSOR_K_NORMED,   /* blocks.{l}.attn.hook_k_normed */
+    ATTN_TENSOR_ROT_Q,      /* blocks.{l}.attn.hook_rot_q        after RoPE */
+    ATTN_TENSOR_ROT_K,      /* blocks.{l}.attn.hook_rot_k */
+    ATTN_TENSOR_SCORES,     /* blocks.{l}.attn.hook_attn_scores  [heads, n, T] masked: -inf */
+    ATTN_TENSOR_PATTERN,    /* blocks.{l}.attn.hook_pattern      [heads, n, T] masked: 0 */
+    ATTN_TENSOR_Z,          /* blocks.{l}.attn.hook_z            [n, heads, head_dim] */
+    ATTN_TENSOR_ATTN_OUT,   /* blocks.{l}.hook_attn_out          [n, hidden_size] */
+    ATTN_TENSOR_RESID_MID,  /* blocks.{l}.hook_resid_mid         language models only, */
+    ATTN_TENSOR_MLP_OUT,    /* blocks.{l}.hook_mlp_out           as are these three */
+    ATTN_TENSOR_RESID_POST, /* blocks.{l}.hook_resid_post */
+    ATTN_TENSOR_KEY, /* past_key_values.{l}.key     [T, kv_heads, head_dim] as the cache keeps it */
+    ATTN_TENSOR_VALUE, /* past_key_values.{l}.value   [T, kv_heads, head_dim] */
+    ATTN_TENSOR_KINDS
+} attn_tensor_kind;
+
+/* Room for a tensor's whole name. */
+#define ATTN_TENSOR_NAME_MAX 64
+/* The most bytes that one request may look at, for all its tensors, of one step. */
+#define ATTN_TRACE_BYTES_MAX ((uint64_t)16 << 20)
+/* Layers and heads past these cannot be chosen. */
+#define ATTN_CHOICE_MAX 256
+
+/* "hook_pattern", "key": the kind's name without block and layer. */
+const char *attn_tensor_kind_name(attn_tensor_kind kind);
+/* The kind of that name, or ATTN_TENSOR_KINDS. */
+attn_tensor_kind attn_tensor_kind_find(const char *name, size_t len);
+/* The whole name, as "blocks.3.attn.hook_pattern". Returns its length. */
+size_t attn_tensor_name(attn_tensor_kind kind, uint32_t layer, char name[ATTN_TENSOR_NAME_MAX]);
+/* Reads a whole name. False: no tensor is called so, in any model. */
+bool attn_tensor_parse(const char *name, attn_tensor_kind *kind, uint32_t *layer);
+/* Whether the tensor's heads are query heads, KV heads, or it has none. */
+bool attn_tensor_has_heads(attn_tensor_kind kind);
+bool attn_tensor_has_kv_heads(attn_tensor_kind kind);
+/* Whether it has an axis of keys. */
+bool attn_tensor_has_keys(attn_tensor_kind kind);
+
+/* A set of numbers below ATTN_CHOICE_MAX. */
+typedef struct attn_choice {
+    uint64_t bits[ATTN_CHOICE_MAX / 64];
+} attn_choice;
+
+static inline bool attn_choice_has(const attn_choice *choice, size_t i)
+{
+    return i < ATTN_CHOICE_MAX && (choice->bits[i / 64] >> (i % 64) & 1) != 0;
+}
+
+static inline void attn_choice_add(attn_choice *choice, size_t i)
+{
+    choice->bits[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+/* What of a step to look at. */
+typedef struct attn_selection {
+    uint32_t tensors;             /* bit 1 << attn_tensor_kind */
+    bool some_layers, some_heads; /* else all */
+    attn_choice layers;
+    attn_choice heads; /* query heads; of tensors with KV heads, those that these read */
+} attn_selection;
+
+/* Whether a model (an index) has all that. Errors: TENSOR_NOT_FOUND (`param`: "tensors", "layers",
+ * "heads"; details: limit). */
+ATTN_MUST_CHECK attn_status attn_selection_check(const attn_engine *engine, size_t model,
+                                                 const attn_selection *selection, attn_error *err);
+/* Bytes of its tensors for n_rows positions that look at n_keys keys. */
+uint64_t attn_selection_bytes(const attn_engine *engine, size_t model,
+                              const attn_selection *selection, uint64_t n_rows, uint64_t n_keys);
+
+typedef struct attn_trace_tensor {
+    attn_tensor_kind kind;
+    uint32_t layer;
+    unsigned n_dims;
+    uint64_t shape[3];
+    const float *data; /* [product of shape] */
+} attn_trace_tensor;
+
+/* Tensors of the positions [position, position + n_rows) of a session, as they were computed.
+ * Immutable once it is handed out; counted by references. */
+typedef struct attn_trace {
+    uint64_t position;
+    size_t n_rows;
+    uint64_t first_key, n_keys; /* the keys of scores, pattern and cache */
+    size_t n_heads, n_kv_heads; /* which heads the tensors have, ascending */
+    const uint32_t *heads, *kv_heads;
+    uint32_t group; /* query heads that read one KV head */
+    size_t n_tensors;
+    const attn_trace_tensor *tensors; /* by layer, then by kind */
+} attn_trace;
+
+/* Thread: any. The last release frees. */
+attn_trace *attn_trace_retain(attn_trace *trace);
+void attn_trace_release(attn_trace *trace); /* NULL allowed */
+
+/* What happens to sessions, for whoever watches. Strings and `trace` are borrowed for the callback;
+ * the trace may be retained. */
+typedef enum attn_event_kind {
+    ATTN_EVENT_CREATED,
+    ATTN_EVENT_PREFILL, /* some of its positions are computed; at the end, committed */
+    ATTN_EVENT_STEP,
+    ATTN_EVENT_TRUNCATED,
+    ATTN_EVENT_FORKED, /* the new session; `from`: its parent */
+    ATTN_EVENT_EXPIRED,
+    ATTN_EVENT_DELETED,
+} attn_event_kind;
+const char *attn_event_kind_name(attn_event_kind kind); /* "created" ... */
+
+typedef struct attn_event {
+    attn_event_kind kind;
+    const char *session, *model, *from;
+    uint64_t length, kv_bytes;    /* after it */
+    uint64_t n_done, n_positions; /* PREFILL: how far it is */
+    uint64_t step, position;      /* STEP */
+    bool has_token;               /* STEP of a language model */
+    uint32_t token;
+    const char *text; /* NULL: no tokenizer */
+    size_t text_len;
+    attn_trace *trace; /* STEP: what `wants` asked for, or NULL */
+} attn_event;
+
+/* Who is told. Callbacks must not block nor call back into the engine; they run on any thread, those
+ * of one session's steps on the scheduler's.
+ * event: something happened.
+ * wants: asked before a decode step of a session is computed: fills the selection and returns true
+ *        if the step's tensors are wanted. */
+typedef struct attn_observer {
+    void *ctx;
+    void (*event)(void *ctx, const attn_event *event);
+    bool (*wants)(void *ctx, const char *session, attn_selection *selection);
+} attn_observer;
+
+/* Names the observer: once, before the first request. Nothing is told until it is switched on, and
+ * while it is off nothing is done for it. Events that are under way when it is switched off may still
+ * come. */
+void attn_engine_set_observer(attn_engine *engine, const attn_observer *observer);
+void attn_engine_observe(attn_engine *engine, bool on);
+
 /* --------------------------------------------------------------------------------- jobs */
 
-typedef enum attn_job_kind { ATTN_JOB_PREFILL, ATTN_JOB_DECODE, ATTN_JOB_VERIFY } attn_job_kind;
+typedef enum attn_job_kind {
+    ATTN_JOB_PREFILL,
+    ATTN_JOB_DECODE,
+    ATTN_JOB_VERIFY,
+    ATTN_JOB_TENSOR, /* one tensor of committed positions, also of a session at work */
+    ATTN_JOB_KINDS
+} attn_job_kind;
 typedef enum attn_output { ATTN_OUTPUT_LAST, ATTN_OUTPUT_ALL, ATTN_OUTPUT_NONE } attn_output;
 
 /* How a language model's next token is chosen (Order: repetition_penalty, temperature, top_k,
@@ -310,10 +464,20 @@ typedef struct attn_request {
     attn_dtype kv_dtype;
     uint32_t ttl_s;
     bool keep_inputs;
+    /* PREFILL: the tensors of its positions, in the result; DECODE: of each step, with it. */
+    bool has_trace;
+    attn_selection trace;
+    /* TENSOR: which one, of which queries and keys. Ends UINT64_MAX: the session's length, and for
+     * keys the queries' end. A cache tensor has keys only, the others without keys queries only. */
+    attn_tensor_kind tensor;
+    uint32_t layer;
+    bool some_heads; /* else all; of the tensor's own head axis */
+    attn_choice heads;
+    uint64_t first_query, end_query, first_key, end_key;
 } attn_request;
 
-/* A request with nothing set: if_length UINT64_MAX, top_p and repetition_penalty 1, the rest
- * zero. */
+/* A request with nothing set: if_length and the ends of ranges UINT64_MAX, top_p and
+ * repetition_penalty 1, the rest zero. */
 attn_request attn_request_init(attn_job_kind kind);
 
 /* A token, its text (complete characters, or U+FFFD), and the logarithm of its probability. */
@@ -335,6 +499,7 @@ typedef struct attn_step {
     size_t text_len;
     const attn_logprob *logprobs; /* [n_logprobs], most probable first */
     size_t n_logprobs;
+    attn_trace *trace; /* what was asked for, or NULL; may be retained */
 } attn_step;
 
 /* How a job reports. All are called on the scheduler thread (`done` also on the closing thread).
@@ -379,6 +544,7 @@ typedef struct attn_result {
     uint64_t seed;    /* DECODE that sampled */
     const char *text; /* DECODE: what was held back for a stop text and is owed at the end */
     size_t text_len;
+    attn_trace *trace;          /* PREFILL, TENSOR: what was asked for, or NULL; may be retained */
     double verify_max_abs_diff; /* VERIFY */
     bool verify_bit_identical;
     double queue_ms, compute_ms;
@@ -391,7 +557,10 @@ typedef struct attn_result {
  * reason ERROR.
  * Errors: INVALID, CONTEXT_LENGTH, TOKEN_RANGE, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
  * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
- * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, NO_MEMORY.
+ * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, TENSOR_NOT_FOUND, TENSOR_TOO_LARGE,
+ * NO_MEMORY. A TENSOR job keeps nobody busy: it looks at a copy-on-write snapshot of the positions
+ * before its last query or key, so what happens to the session meanwhile does not touch it.
+ * May block for the copy of one page, and of a cache tensor.
  * Cost: allocates the job, the page table's growth and the kept output rows; never more than in
  * proportion to what the request declares, after the budget agreed. */
 ATTN_MUST_CHECK attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
@@ -428,7 +597,7 @@ void attn_histogram_observe(attn_histogram *histogram, double value);
 typedef struct attn_stats {
     uint64_t prefill_tokens, decode_steps, batches;
     uint64_t queue_depth; /* admitted, not started */
-    uint64_t prefill_in_flight, decode_in_flight, verify_in_flight;
+    uint64_t prefill_in_flight, decode_in_flight, verify_in_flight, tensor_in_flight;
     uint64_t sessions_created, sessions_expired;
     const attn_histogram *batch_size;    /* rows in a batch, from 1 */
     const attn_histogram *queue_seconds; /* submission to first batch, from 1e-5 */

@@ -25,13 +25,19 @@ struct attn_engine {
     attn_forward *forward;
     struct attn_scheduler *scheduler;
     _Atomic bool shutting_down;
+    attn_observer observer; /* set before the first request */
+    _Atomic bool observing;
     _Atomic uint64_t next_id; /* for sessions that get their id from the engine */
 
-    _Atomic uint32_t n_jobs;                   /* unfinished */
-    _Atomic uint64_t n_mortal;                 /* sessions ever created with a time to live */
-    _Atomic uint64_t n_queued, n_in_flight[3]; /* by attn_job_kind */
+    _Atomic uint32_t n_jobs;   /* unfinished */
+    _Atomic uint64_t n_mortal; /* sessions ever created with a time to live */
+    _Atomic uint64_t n_queued, n_in_flight[ATTN_JOB_KINDS];
     _Atomic uint64_t prefill_tokens, decode_steps, batches, sessions_created;
     attn_histogram batch_size, queue_seconds, ttft_seconds, step_seconds;
 };
+
+/* Tells the observer, if it listens, of something that happened to a session; fills in what it is
+ * now. Any thread; no lock of the engine may be held. */
+void attn_engine_tell(attn_engine *engine, const attn_session *session, attn_event *event);
 
 #endif

@@ -6,9 +6,6 @@
 #include "server/handlers.h"
 #include "server/routes.h"
 
-#define LIMIT_MAX 1000
-#define LIMIT_DEFAULT 100
-
 static bool fail_request(srv_exchange *x, const char *param, const char *message)
 {
     srv_fail_with(x, 400, "invalid_request", param, message);
@@ -40,6 +37,7 @@ static bool find_route(srv_exchange *x, const char *method, const char *path)
         return false;
     }
     memcpy(x->id, match.id, sizeof(x->id));
+    memcpy(x->name, match.name, sizeof(x->name));
     x->route = match.route;
     if (!strcmp(method, "OPTIONS")) {
         memcpy(x->allow, match.allow, sizeof(x->allow));
@@ -80,54 +78,40 @@ static bool check_session(srv_exchange *x, const srv_head *head)
     return srv_check_x_session(x, x->id);
 }
 
-static bool read_limit(srv_exchange *x, const char *value)
-{
-    size_t digits = strspn(value, "0123456789");
-    x->limit = digits && digits <= 4 && !value[digits] ? strtoul(value, NULL, 10) : 0;
-    return (x->limit >= 1 && x->limit <= LIMIT_MAX) ||
-           fail_request(x, "limit", "limit is an integer from 1 to 1000");
-}
-
-static bool read_after(srv_exchange *x, const char *value)
-{
-    if (!attn_session_id_valid(value))
-        return fail_request(x, "after", "after is a session id");
-    memcpy(x->after, value, strlen(value) + 1);
-    return true;
-}
-
 static bool check_query(srv_exchange *x, const srv_head *head)
 {
-    static const struct {
-        const char *name;
-        bool (*read)(srv_exchange *x, const char *value);
-    } paged[] = {{"limit", read_limit}, {"after", read_after}};
-    const size_t n = x->route->flags & SRV_ROUTE_PAGED ? sizeof(paged) / sizeof(paged[0]) : 0;
-    unsigned seen = 0;
-    x->limit = LIMIT_DEFAULT;
     for (unsigned i = 0; i < head->n_params; i++) {
         size_t k = 0;
-        while (k < n && strcmp(head->params[i].name, paged[k].name))
+        while (k < SRV_QUERY_MAX && x->route->params[k] &&
+               strcmp(head->params[i].name, x->route->params[k]))
             k++;
-        if (k == n)
+        if (k == SRV_QUERY_MAX || !x->route->params[k])
             return fail_request(x, NULL, "an unknown query parameter");
-        if (seen & 1u << k)
-            return fail_request(x, paged[k].name, "a repeated query parameter");
-        seen |= 1u << k;
-        if (!paged[k].read(x, head->params[i].value))
+        if (x->params[k])
+            return fail_request(x, x->route->params[k], "a repeated query parameter");
+        x->params[k] = strdup(head->params[i].value);
+        if (!x->params[k]) {
+            srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
             return false;
+        }
     }
     return true;
 }
 
 static bool check_accept(srv_exchange *x, const srv_head *head)
 {
-    unsigned gives = x->route->gives;
+    const unsigned gives = x->route->gives;
     x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
+    x->wants_safetensors = srv_accepts_by_name(head->accept, "application", "x-safetensors");
+    x->wants_frames = srv_accepts_by_name(head->accept, "application", "x-attnd-frames");
     if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
         ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
         ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
+        ((gives & SRV_GIVES_FRAMES) && x->wants_frames) ||
         ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
+        return true;
+    x->takes_only_safetensors = (gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors;
+    if (x->takes_only_safetensors)
         return true;
     srv_fail_with(x, 406, "not_acceptable", NULL,
                   "the Accept header excludes what this path gives");
@@ -140,13 +124,13 @@ static bool check_body(srv_exchange *x, const srv_head *head)
         return true;
     if (!(x->route->flags & SRV_ROUTE_BODY))
         return fail_request(x, NULL, "this request takes no body");
-    if (srv_head_is_safetensors(head)) {
-        srv_fail_with(x, 501, "not_supported", NULL, "safetensors bodies are not built yet");
-        return false;
-    }
-    if (!srv_head_is_json(head)) {
+    const bool takes_blob = x->route->flags & SRV_ROUTE_BLOB;
+    x->is_blob = takes_blob && srv_head_is_safetensors(head);
+    if (!x->is_blob && !srv_head_is_json(head)) {
         srv_fail_with(x, 415, "unsupported_media_type", NULL,
-                      "request bodies are application/json");
+                      takes_blob
+                          ? "request bodies are application/json or application/x-safetensors"
+                          : "request bodies are application/json");
         return false;
     }
     uint64_t length = srv_head_content_length(head);

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/watch.h"
+
 /* Room for the JSON around the numbers and texts of a reply. */
 #define REPLY_ENVELOPE_BYTES ((size_t)1 << 20)
 
@@ -15,6 +17,7 @@ void srv_exchange_init(srv_exchange *x, srv_app *app)
     srv_buf_init(&x->body, (size_t)app->config->max_body_bytes);
     srv_buf_init(&x->reply, (size_t)app->config->max_body_bytes + REPLY_ENVELOPE_BYTES);
     srv_buf_init(&x->line, x->reply.limit);
+    srv_buf_init(&x->prepared, x->reply.limit);
 }
 
 void srv_exchange_ref(srv_exchange *x)
@@ -30,12 +33,17 @@ void srv_exchange_unref(srv_exchange *x)
     if (job)
         attn_job_release(job);
     srv_stream_free(x->stream);
+    srv_watcher_free(x->watcher);
     if (x->values)
         srv_json_values_free(x->fields, x->n_fields, x->values);
     free(x->values);
+    free(x->trace);
+    for (size_t i = 0; i < SRV_QUERY_MAX; i++)
+        free(x->params[i]);
     srv_buf_free(&x->body);
     srv_buf_free(&x->reply);
     srv_buf_free(&x->line);
+    srv_buf_free(&x->prepared);
     srv_exchange_drop(x, x->held_bytes);
     free(x);
 }
@@ -157,7 +165,7 @@ static void run_task(srv_task *task)
     srv_exchange_unref(x);
 }
 
-static void offload(srv_exchange *x, void (*work)(srv_exchange *))
+void srv_exchange_offload(srv_exchange *x, void (*work)(srv_exchange *))
 {
     srv_exchange_ref(x);
     atomic_store(&x->working, true);
@@ -169,7 +177,7 @@ static void offload(srv_exchange *x, void (*work)(srv_exchange *))
 void srv_exchange_start(srv_exchange *x)
 {
     if ((x->route->flags & SRV_ROUTE_BLOCKS) || x->body.len >= SRV_OFFLOAD_BYTES)
-        offload(x, handle);
+        srv_exchange_offload(x, handle);
     else
         handle(x);
 }
@@ -177,7 +185,7 @@ void srv_exchange_start(srv_exchange *x)
 void srv_exchange_go_on(srv_exchange *x, bool is_long, void (*work)(srv_exchange *x))
 {
     if (is_long && !atomic_load(&x->working))
-        offload(x, work);
+        srv_exchange_offload(x, work);
     else
         work(x);
 }
@@ -298,12 +306,16 @@ void srv_exchange_abandon(srv_exchange *x)
     attn_job *job = atomic_load(&x->job);
     if (job)
         attn_job_cancel(job);
+    if (x->watcher)
+        srv_watcher_leave(x->watcher);
 }
 
 /* Whether making the reply of a job that is done takes too long for the loop. */
 static bool finish_is_long(srv_exchange *x)
 {
     const attn_result *r = srv_exchange_result(x);
+    if (r->trace)
+        return true;
     if (!x->stream)
         return r->n_outputs * r->output_size + r->n_logits + r->n_tokens / 4 >= SRV_OFFLOAD_FLOATS;
     srv_stream_shape shape = srv_stream_shape_of(x->stream);
@@ -320,14 +332,14 @@ srv_next srv_exchange_advance(srv_exchange *x)
         return SRV_NEXT_REPLY;
     /* Read before the stream: the steps of a job that is done are all there. */
     bool done = atomic_load(&x->job_done);
-    if (x->next_line && srv_stream_front(x->stream))
+    if (x->watcher || (x->next_line && srv_stream_front(x->stream)))
         return SRV_NEXT_STREAM;
     if (!done)
         return SRV_NEXT_WAIT;
     if (x->next_line)
         return srv_exchange_fail_job(x) ? SRV_NEXT_REPLY : SRV_NEXT_STREAM;
     if (finish_is_long(x)) {
-        offload(x, x->finish);
+        srv_exchange_offload(x, x->finish);
         return SRV_NEXT_WAIT;
     }
     x->finish(x);

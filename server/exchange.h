@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "server/buf.h"
 #include "server/config.h"
+#include "server/head.h"
 #include "server/json/json_read.h"
 #include "server/metrics.h"
 #include "server/offload.h"
@@ -28,6 +29,8 @@
 #include "server/wire.h"
 
 typedef struct srv_exchange srv_exchange;
+typedef struct srv_watch srv_watch;
+typedef struct srv_watcher srv_watcher;
 
 /* Formatting this many floats, parsing this much of a body, or tokenizing this much text, is done
  * off the loop. */
@@ -41,6 +44,7 @@ typedef struct srv_app {
     attn_engine *engine;
     srv_metrics *metrics;
     srv_offload *offload;
+    srv_watch *watch;
     /* Exchanges that the loop has to look at, newest first; wake_fd is written when the list was
      * empty. Each holds a reference. */
     _Atomic(srv_exchange *) woken;
@@ -58,6 +62,8 @@ enum {
     SRV_GIVES_NDJSON = 2,
     SRV_GIVES_SSE = 4,
     SRV_GIVES_TEXT = 8,
+    SRV_GIVES_SAFETENSORS = 16,
+    SRV_GIVES_FRAMES = 32,
 };
 
 enum {
@@ -65,7 +71,7 @@ enum {
     SRV_ROUTE_SESSION = 2, /* {id} is a session's */
     SRV_ROUTE_BLOCKS = 4,  /* the handler may block: it runs on an offload thread */
     SRV_ROUTE_ALWAYS = 8,  /* answered also while the server shuts down */
-    SRV_ROUTE_PAGED = 16,  /* takes the query parameters `limit` and `after` */
+    SRV_ROUTE_BLOB = 16,   /* the body may be safetensors */
 };
 
 typedef struct srv_route {
@@ -73,7 +79,8 @@ typedef struct srv_route {
     const char *template;            /* "/sessions/{id}" */
     void (*handle)(srv_exchange *x); /* NULL: not built yet, 501 */
     unsigned flags;
-    unsigned gives; /* 0: nothing that Accept could refuse */
+    unsigned gives;                    /* 0: nothing that Accept could refuse */
+    const char *params[SRV_QUERY_MAX]; /* the query parameters it takes */
 } srv_route;
 
 /* Room for the methods of a path: "GET, HEAD, DELETE, OPTIONS". */
@@ -92,10 +99,14 @@ struct srv_exchange {
     /* The request. */
     const srv_route *route;
     char id[ATTN_ID_MAX + 1];        /* the {id} or {name} of the path */
+    char name[ATTN_TENSOR_NAME_MAX]; /* the {name} behind an {id}, "" if it is too long */
     char x_session[ATTN_ID_MAX + 1]; /* the X-Session header, "" if absent */
     bool wants_sse;                  /* Accept names text/event-stream */
-    uint64_t limit;                  /* query parameters of a paged route */
-    char after[ATTN_ID_MAX + 1];
+    bool wants_safetensors;          /* Accept names application/x-safetensors */
+    bool wants_frames;               /* Accept names application/x-attnd-frames */
+    bool takes_only_safetensors;     /* Accept lets nothing else of the route through */
+    bool is_blob;                    /* the body is safetensors */
+    char *params[SRV_QUERY_MAX];     /* values, as in route->params; NULL: not given */
     srv_buf body;
     uint64_t held_bytes; /* what it took of app->held_bytes */
     /* What was read of the body and a job borrows; NULL: nothing. */
@@ -119,12 +130,16 @@ struct srv_exchange {
     atomic_bool gone;            /* the client went away: whoever submits must cancel */
     const char *positions_param; /* the field that says how many positions: "inputs", "steps" ... */
     uint32_t token;              /* decode: the only one given */
+    bool u8;                     /* a tensor: as U8 */
+    struct srv_trace *trace;     /* prefill, decode: what of its inside was asked for, or NULL */
     bool samples;                /* decode: the engine chooses the tokens */
     srv_stream *stream;          /* decode: where its steps go */
     attn_output output;          /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
+    srv_watcher *watcher;            /* /watch: its place in the hub */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
-    srv_buf line; /* the line being read, from line_at on */
+    srv_buf line;     /* the line being read, from line_at on */
+    srv_buf prepared; /* the next one, if it was made off the loop */
     size_t line_at;
     bool line_done; /* the done object was made */
     bool end_noted; /* its end was counted */
@@ -166,6 +181,9 @@ void srv_fail(srv_exchange *x, const srv_error *error);
 void srv_fail_with(srv_exchange *x, unsigned status, const char *code, const char *param,
                    const char *message);
 void srv_fail_engine(srv_exchange *x, const attn_error *error);
+
+/* Runs `work` on an offload thread; a wake follows. Until then x is that thread's. Loop only. */
+void srv_exchange_offload(srv_exchange *x, void (*work)(srv_exchange *x));
 
 /* Runs x->route->handle: here, or on an offload thread if it may take long. Loop only. */
 void srv_exchange_start(srv_exchange *x);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "server/wire_blob.h"
+
 /* Text of a step without its row, of one of its logprobs: what a reply is refused by. Texts may make
  * them longer: each byte becomes six at most. */
 #define STEP_BYTES 128
@@ -34,6 +36,7 @@ enum {
     STOP_TOKEN_IDS,
     IGNORE_EOS,
     LOGPROBS,
+    TRACE,
     COUNT
 };
 
@@ -60,17 +63,22 @@ static const srv_json_field fields[COUNT] = {
     [STOP_TOKEN_IDS] = {"stop_token_ids", SRV_JSON_INTEGERS, false, 0, STOP_TOKEN_IDS_MAX},
     [IGNORE_EOS] = {"ignore_eos", SRV_JSON_BOOL, false, 0, 0},
     [LOGPROBS] = {"logprobs", SRV_JSON_INTEGER, false, 0, SRV_JSON_INTEGER_MAX},
+    [TRACE] = {"trace", SRV_JSON_OBJECT, false, 0, SRV_TRACE_TEXT_MAX},
 };
 
 /* ------------------------------------------------------------------------------ the reply */
 
-/* The most that the texts of the run make of its reply: in its steps, and once more in all. */
-static uint64_t count_text_bytes(srv_stream *stream, const attn_result *r)
+/* The most that the texts of the run make of its reply, in its steps and once more in all, and the
+ * traces. */
+static uint64_t count_text_bytes(srv_exchange *x, const attn_result *r)
 {
-    uint64_t n = r->text_len;
-    for (size_t i = 0; i < srv_stream_count(stream); i++)
-        n += srv_stream_at(stream, i)->text_len;
-    return n * 2 * ESCAPE_BYTES;
+    uint64_t n = r->text_len, trace = 0;
+    for (size_t i = 0; i < srv_stream_count(x->stream); i++) {
+        const attn_step *step = srv_stream_at(x->stream, i);
+        n += step->text_len;
+        trace += step->trace ? srv_trace_text_bytes(step->trace, x->trace) : 0;
+    }
+    return n * 2 * ESCAPE_BYTES + trace;
 }
 
 static void finish(srv_exchange *x)
@@ -86,11 +94,51 @@ static void finish(srv_exchange *x)
     uint64_t logprob_bytes = LOGPROB_BYTES + ESCAPE_BYTES * ATTN_TOKEN_TEXT_MAX;
     uint64_t step_bytes =
         STEP_BYTES + shape.row_size * SRV_FLOAT_BYTES + shape.n_logprobs * logprob_bytes;
-    srv_exchange_expect(x, (srv_stream_count(x->stream) + 1) * step_bytes +
-                               count_text_bytes(x->stream, r));
-    srv_wire_run(&x->reply, r, x->samples, x->stream);
+    srv_exchange_expect(x, (srv_stream_count(x->stream) + 1) * step_bytes + count_text_bytes(x, r));
+    if (x->wants_safetensors) {
+        srv_blob_run(&x->reply, r, x->samples, x->stream, x->trace);
+        srv_reply(x, 200, "application/x-safetensors");
+        return;
+    }
+    srv_wire_run(&x->reply, r, x->samples, x->stream, x->trace);
     srv_buf_puts(&x->reply, "\n");
     srv_reply_json(x, 200);
+}
+
+/* A line's bytes of tensors that the loop makes itself; larger ones are made off it. */
+#define LOOP_TRACE_BYTES ((size_t)16 * 1024)
+
+static void put_step(srv_exchange *x, srv_buf *line, const attn_step *step)
+{
+    srv_buf_puts(line, x->wants_sse ? "data: " : "");
+    srv_wire_step(line, step, x->trace);
+    srv_buf_puts(line, x->wants_sse ? "\n\n" : "\n");
+}
+
+/* Off the loop: makes the line of the oldest step. */
+static void prepare_line(srv_exchange *x)
+{
+    srv_buf_clear(&x->prepared);
+    put_step(x, &x->prepared, srv_stream_front(x->stream));
+}
+
+/* Takes the oldest step's line, perhaps one that was prepared. False: it is being prepared. */
+static bool take_step(srv_exchange *x, srv_buf *line, const attn_step *step)
+{
+    if (x->prepared.len || x->prepared.failed) {
+        srv_buf swap = *line;
+        *line = x->prepared;
+        x->prepared = swap;
+        srv_buf_clear(&x->prepared);
+    } else if (step->trace && srv_tensors_bytes(step->trace) > LOOP_TRACE_BYTES) {
+        srv_exchange_offload(x, prepare_line);
+        return false;
+    } else {
+        put_step(x, line, step);
+    }
+    if (srv_stream_pop(x->stream))
+        attn_job_wake(atomic_load(&x->job));
+    return true;
 }
 
 /* The next line of a streamed run: a step, or at last the done object. */
@@ -98,22 +146,19 @@ static srv_line next_line(srv_exchange *x, srv_buf *line)
 {
     if (x->line_done)
         return SRV_LINE_END;
+    if (atomic_load(&x->working))
+        return SRV_LINE_WAIT;
     /* Read before the stream: the steps of a job that is done are all there. */
     bool done = atomic_load(&x->job_done);
     const attn_step *step = srv_stream_front(x->stream);
     if (!step && !done)
         return SRV_LINE_WAIT;
-    if (x->wants_sse)
-        srv_buf_puts(line, "data: ");
-    if (step) {
-        srv_wire_step(line, step);
-        if (srv_stream_pop(x->stream))
-            attn_job_wake(atomic_load(&x->job));
-    } else {
-        srv_wire_done(line, srv_exchange_result(x), x->samples, srv_stream_broken(x->stream));
-        x->line_done = true;
-    }
+    if (step)
+        return take_step(x, line, step) ? SRV_LINE : SRV_LINE_WAIT;
+    srv_buf_puts(line, x->wants_sse ? "data: " : "");
+    srv_wire_done(line, srv_exchange_result(x), x->samples, srv_stream_broken(x->stream));
     srv_buf_puts(line, x->wants_sse ? "\n\n" : "\n");
+    x->line_done = true;
     return SRV_LINE;
 }
 
@@ -238,28 +283,45 @@ static bool build(srv_exchange *x, attn_request *request, attn_model_info *model
     return true;
 }
 
+/* What of each step's inside is to be shown. *bytes: of the largest step, the last. */
+static bool read_trace(srv_exchange *x, attn_request *request, const attn_model_info *model,
+                       uint64_t *bytes)
+{
+    const uint64_t limit = model->max_position_embeddings;
+    uint64_t n_keys = limit;
+    attn_session_info session;
+    attn_error error;
+    if (attn_session_get(x->app->engine, request->session, &session, &error) == ATTN_OK &&
+        request->steps < limit && session.length + request->steps < limit)
+        n_keys = session.length + request->steps;
+    return srv_take_trace(x, &x->values[TRACE], model->name, 1, n_keys, request, bytes);
+}
+
 /* Makes the stream that the steps go to: a ring that is read as it fills, or, for one reply, room
  * for all of them. */
 static bool open_stream(srv_exchange *x, const attn_request *request, const attn_model_info *model,
-                        bool streamed)
+                        uint64_t trace_bytes, bool streamed)
 {
     srv_stream_shape shape = {.row_size = model->hidden_size};
     if (model->is_language_model) {
         uint32_t n = request->sampling.n_logprobs;
         shape = (srv_stream_shape){.n_logprobs = n < ATTN_LOGPROBS_MAX ? n : ATTN_LOGPROBS_MAX};
     }
+    shape.trace_bytes = (size_t)trace_bytes;
     size_t n_slots = srv_stream_slots(shape);
     if (!streamed) {
-        uint64_t bytes = shape.row_size ? shape.row_size * SRV_FLOAT_BYTES
+        uint64_t bytes = shape.row_size ? shape.row_size * srv_float_bytes(x)
                                         : STEP_BYTES + shape.n_logprobs * LOGPROB_BYTES;
-        if (!srv_check_reply_size(x, x->positions_param, request->steps, bytes))
+        if (!srv_check_reply_size(x, x->positions_param, request->steps,
+                                  bytes + shape.trace_bytes / 3 * 4))
             return false;
         n_slots = (size_t)request->steps;
-        if (!srv_exchange_hold(x, srv_stream_bytes(n_slots, shape), false)) {
-            srv_fail_with(x, 503, "busy_memory", NULL,
-                          "the requests in flight hold all of --body-memory");
-            return false;
-        }
+    }
+    if ((!streamed || shape.trace_bytes) &&
+        !srv_exchange_hold(x, srv_stream_bytes(n_slots, shape), false)) {
+        srv_fail_with(x, 503, "busy_memory", NULL,
+                      "the requests in flight hold all of --body-memory");
+        return false;
     }
     x->stream = srv_stream_create(n_slots, shape);
     if (!x->stream)
@@ -267,15 +329,33 @@ static bool open_stream(srv_exchange *x, const attn_request *request, const attn
     return x->stream;
 }
 
+/* Whether the run can be told in the form that the client takes. */
+static bool check_form(srv_exchange *x, const attn_request *request, bool streamed)
+{
+    if (streamed && x->takes_only_safetensors) {
+        srv_fail_with(x, 406, "not_acceptable", NULL,
+                      "a stream is application/x-ndjson or text/event-stream");
+        return false;
+    }
+    if (!streamed && x->wants_safetensors && x->trace && request->steps > 1) {
+        srv_fail_field(x, "trace", "a safetensors reply has room for the inside of one step");
+        return false;
+    }
+    return true;
+}
+
 void srv_handle_decode(srv_exchange *x)
 {
     attn_request request = attn_request_init(ATTN_JOB_DECODE);
     attn_model_info model;
     x->finish = finish;
-    if (!srv_read_kept_body(x, fields, COUNT) || !build(x, &request, &model))
+    uint64_t trace_bytes;
+    if (!srv_read_kept_body(x, fields, COUNT) || !build(x, &request, &model) ||
+        !read_trace(x, &request, &model, &trace_bytes))
         return;
     bool streamed = x->values[STREAM].present && x->values[STREAM].boolean;
-    if (!open_stream(x, &request, &model, streamed))
+    if (!check_form(x, &request, streamed) ||
+        !open_stream(x, &request, &model, trace_bytes, streamed))
         return;
     /* Set before the job can wake anybody, but looked at only with a job or a reply there. */
     x->next_line = streamed ? next_line : NULL;

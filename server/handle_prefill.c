@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "server/wire_blob.h"
+
 /* Room for the text of a reply's output row besides its numbers. */
 #define ROW_BYTES 128
 
@@ -19,6 +21,7 @@ enum {
     KV_DTYPE,
     TTL_S,
     KEEP_INPUTS,
+    TRACE,
     COUNT
 };
 
@@ -36,6 +39,7 @@ static const srv_json_field fields[COUNT] = {
     [KV_DTYPE] = {"kv_dtype", SRV_JSON_STRING, false, 0, SIZE_MAX},
     [TTL_S] = {"ttl_s", SRV_JSON_INTEGER, false, 0, UINT32_MAX},
     [KEEP_INPUTS] = {"keep_inputs", SRV_JSON_BOOL, false, 0, 0},
+    [TRACE] = {"trace", SRV_JSON_OBJECT, false, 0, SRV_TRACE_TEXT_MAX},
 };
 
 /* The model that the request is for. False if there is none: the engine says so better. */
@@ -134,7 +138,33 @@ static bool check_size(srv_exchange *x, const attn_request *request, const attn_
     uint64_t rows =
         request->output == ATTN_OUTPUT_ALL ? count_positions(x, request, model->name) : 0;
     uint64_t floats = rows * model->hidden_size + (request->logits ? model->vocab_size : 0);
-    return srv_check_reply_size(x, rows ? "output" : "logits", floats, SRV_FLOAT_BYTES);
+    return srv_check_reply_size(x, rows ? "output" : "logits", floats, srv_float_bytes(x));
+}
+
+/* How long the request's session is. */
+static uint64_t session_length(srv_exchange *x, const char *session)
+{
+    attn_session_info info;
+    attn_error error;
+    return session && attn_session_get(x->app->engine, session, &info, &error) == ATTN_OK
+               ? info.length
+               : 0;
+}
+
+/* What of the inside is to be shown: the trace and its text are counted against --body-memory. */
+static bool read_trace(srv_exchange *x, attn_request *request, const attn_model_info *model)
+{
+    const srv_json_value *value = &x->values[TRACE];
+    if (!value->present)
+        return true;
+    uint64_t bytes, rows = count_positions(x, request, model->name);
+    if (!srv_take_trace(x, value, model->name, rows, rows + session_length(x, request->session),
+                        request, &bytes))
+        return false;
+    if (srv_exchange_hold(x, 3 * bytes, false))
+        return true;
+    srv_fail_with(x, 503, "busy_memory", NULL, "the requests in flight hold all of --body-memory");
+    return false;
 }
 
 static void read_options(const srv_json_value *v, attn_request *request)
@@ -165,7 +195,7 @@ static bool build(srv_exchange *x, attn_request *request)
         return false;
     request->output = x->output;
     read_options(v, request);
-    return !found || check_size(x, request, &model);
+    return !found || (check_size(x, request, &model) && read_trace(x, request, &model));
 }
 
 static void finish(srv_exchange *x)
@@ -178,8 +208,15 @@ static void finish(srv_exchange *x)
     if (index >= 0)
         attn_model_get(x->app->engine, (size_t)index, &model);
     srv_exchange_expect(x, (r->n_outputs * r->output_size + r->n_logits) * SRV_FLOAT_BYTES +
-                               r->n_outputs * ROW_BYTES + r->n_tokens * SRV_ID_BYTES);
-    srv_wire_prefill(&x->reply, r, x->output != ATTN_OUTPUT_NONE, model.has_tokenizer);
+                               r->n_outputs * ROW_BYTES + r->n_tokens * SRV_ID_BYTES +
+                               (r->trace ? srv_trace_text_bytes(r->trace, x->trace) : 0));
+    if (x->wants_safetensors) {
+        srv_blob_prefill(&x->reply, r, x->output != ATTN_OUTPUT_NONE, model.has_tokenizer,
+                         x->trace);
+        srv_reply(x, 200, "application/x-safetensors");
+        return;
+    }
+    srv_wire_prefill(&x->reply, r, x->output != ATTN_OUTPUT_NONE, model.has_tokenizer, x->trace);
     srv_buf_puts(&x->reply, "\n");
     srv_reply_json(x, 200);
 }

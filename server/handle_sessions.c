@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LIMIT_DEFAULT 100
+#define LIMIT_MAX 1000
+
 static void reply_session(srv_exchange *x, const attn_session_info *info, unsigned status)
 {
     srv_wire_session(&x->reply, info);
@@ -10,15 +13,39 @@ static void reply_session(srv_exchange *x, const attn_session_info *info, unsign
     srv_reply_json(x, status);
 }
 
+static bool read_page(srv_exchange *x, size_t *limit, const char **after)
+{
+    const char *text = srv_query(x, "limit");
+    *limit = LIMIT_DEFAULT;
+    if (text) {
+        size_t digits = strspn(text, "0123456789");
+        *limit = digits && digits <= 4 && !text[digits] ? strtoul(text, NULL, 10) : 0;
+    }
+    if (*limit < 1 || *limit > LIMIT_MAX) {
+        srv_fail_field(x, "limit", "limit is an integer from 1 to 1000");
+        return false;
+    }
+    *after = srv_query(x, "after");
+    if (*after && !attn_session_id_valid(*after)) {
+        srv_fail_field(x, "after", "after is a session id");
+        return false;
+    }
+    return true;
+}
+
 void srv_handle_session_list(srv_exchange *x)
 {
-    attn_session_info *infos = calloc((size_t)x->limit, sizeof(*infos));
+    size_t limit;
+    const char *after;
+    if (!read_page(x, &limit, &after))
+        return;
+    attn_session_info *infos = calloc(limit, sizeof(*infos));
     if (!infos) {
         srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
         return;
     }
     bool more = false;
-    size_t n = attn_session_list(x->app->engine, x->after, (size_t)x->limit, infos, &more);
+    size_t n = attn_session_list(x->app->engine, after, limit, infos, &more);
     attn_totals totals;
     attn_engine_totals(x->app->engine, &totals);
     srv_buf *b = &x->reply;

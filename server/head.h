@@ -10,7 +10,8 @@
 
 #include "server/config.h"
 
-#define SRV_QUERY_MAX 2
+/* The most query parameters of a route. */
+#define SRV_QUERY_MAX 6
 
 /* The headers that matter. Strings are borrowed from the request; NULL when absent, the first when
  * repeated. */

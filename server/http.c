@@ -22,6 +22,7 @@
 #include "server/log.h"
 #include "server/reply.h"
 #include "server/routes.h"
+#include "server/watch.h"
 
 #define HEAD_TIMEOUT_MS 30000
 #define PEEK_MS 500
@@ -36,6 +37,8 @@
 /* A reader that stalled gets this long to fetch what is left for it. */
 #define STALLED_GRACE_MS 5000
 #define STOP_MS 3500
+/* A watcher whose host does not answer. */
+#define WATCHER_TIMEOUT_MS (15 * 60 * 1000)
 /* How often at most libc is asked to return memory. */
 #define TRIM_MS 5000
 /* What the library may keep for a connection: its head, and the piece of the reply being sent. */
@@ -62,6 +65,7 @@ struct request {
     bool suspended;
     bool watched; /* its socket is in the epoll set */
     bool gone;    /* close the connection when it is resumed */
+    bool is_head;
     bool streaming;
     bool lingering; /* answered while its body was coming in */
     bool keep_alive_due;
@@ -89,6 +93,12 @@ static int64_t now_ms(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void set_option(int fd, int level, int option, int value)
+{
+    /* What the kernel does not know it does without. */
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
 /* Whether the peer has closed its side and all it sent was read. The library does not notice a close
@@ -216,18 +226,38 @@ static void release_stream(void *cls)
     srv_exchange_unref(&r->x);
 }
 
+/* A watcher may read as slowly as it likes. */
+static void be_patient(struct request *r)
+{
+    MHD_set_connection_option(r->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    set_option(r->peer->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, WATCHER_TIMEOUT_MS);
+}
+
+/* What a streamed reply would begin with. The library would end even an unsent body with a chunk,
+ * which is then taken for the next reply's beginning. */
+static enum MHD_Result queue_head_of_stream(struct request *r)
+{
+    srv_exchange_abandon(&r->x);
+    return queue(r, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT));
+}
+
 static enum MHD_Result queue_stream(struct request *r)
 {
     /* The block is used only by HTTP/1.0 clients; others get what the connection's memory holds. */
     const size_t block_bytes = 4096;
+    r->x.status = 200;
+    if (!r->x.content_type)
+        r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    if (r->is_head)
+        return queue_head_of_stream(r);
     struct MHD_Response *response = MHD_create_response_from_callback(
         MHD_SIZE_UNKNOWN, block_bytes, read_stream, r, release_stream);
     if (!response)
         return MHD_NO;
     srv_exchange_ref(&r->x);
     r->streaming = true;
-    r->x.status = 200;
-    r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    if (r->x.watcher)
+        be_patient(r);
     return queue(r, response);
 }
 
@@ -265,6 +295,7 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     r->connection = connection;
     r->peer = peer;
     r->started_ms = now_ms();
+    r->is_head = !strcmp(method, "HEAD");
     TAILQ_INSERT_TAIL(&h->live, r, live);
     h->trim_due = true;
     if (peer->is_idle)
@@ -330,7 +361,8 @@ static enum MHD_Result proceed(struct request *r)
         unwatch(r);
         return queue_reply(r);
     case SRV_NEXT_STREAM:
-        watch(r);
+        if (!r->is_head)
+            watch(r);
         return queue_stream(r);
     }
     return MHD_NO;
@@ -408,12 +440,6 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
 }
 
 /* --------------------------------------------------------------------------- connections */
-
-static void set_option(int fd, int level, int option, int value)
-{
-    /* What the kernel does not know it does without. */
-    (void)setsockopt(fd, level, option, &value, sizeof(value));
-}
 
 /* How long a connection may stand still in the middle of something: longer than a stalled run may
  * wait, which is to end as stalled. */
@@ -557,6 +583,7 @@ static void finish_all(srv_http *h)
     close(h->listen_fd);
     h->listen_fd = -1;
     attn_engine_shutdown(h->app->engine);
+    srv_watch_stop(h->app->watch);
     TAILQ_FOREACH(r, &h->live, live)
     {
         if (r->phase != READING)

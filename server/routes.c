@@ -7,37 +7,58 @@
 
 #define JSON SRV_GIVES_JSON
 #define TEXT SRV_GIVES_TEXT
+#define SAFETENSORS SRV_GIVES_SAFETENSORS
 #define STREAM (SRV_GIVES_JSON | SRV_GIVES_NDJSON | SRV_GIVES_SSE)
 #define BODY SRV_ROUTE_BODY
+#define BLOB SRV_ROUTE_BLOB
 #define SESSION SRV_ROUTE_SESSION
 #define BLOCKS SRV_ROUTE_BLOCKS
 #define ALWAYS SRV_ROUTE_ALWAYS
-#define PAGED SRV_ROUTE_PAGED
 
 static const srv_route routes[] = {
-    {"GET", "/", srv_handle_index, ALWAYS, TEXT},
-    {"POST", "/prefill", srv_handle_prefill, BODY, JSON},
-    {"POST", "/decode", srv_handle_decode, BODY, STREAM},
-    {"GET", "/sessions", srv_handle_session_list, PAGED | BLOCKS, JSON},
-    {"GET", "/sessions/{id}", srv_handle_session_get, SESSION, JSON},
-    {"DELETE", "/sessions/{id}", srv_handle_session_delete, SESSION | BLOCKS, 0},
-    {"GET", "/sessions/{id}/tokens", srv_handle_session_tokens, SESSION | BLOCKS, JSON},
-    {"POST", "/sessions/{id}/fork", srv_handle_session_fork, SESSION | BODY | BLOCKS, JSON},
-    {"POST", "/sessions/{id}/truncate", srv_handle_session_truncate, SESSION | BODY | BLOCKS, JSON},
-    {"POST", "/sessions/{id}/cancel", srv_handle_session_cancel, SESSION | BODY | BLOCKS, JSON},
-    {"POST", "/sessions/{id}/verify", srv_handle_session_verify, SESSION | BODY, JSON},
-    {"GET", "/sessions/{id}/snapshot", NULL, SESSION, 0},
-    {"PUT", "/sessions/{id}/snapshot", NULL, SESSION | BODY, 0},
-    {"GET", "/sessions/{id}/tensors/{name}", NULL, SESSION, 0},
-    {"GET", "/watch", NULL, 0, 0},
-    {"GET", "/models", srv_handle_model_list, 0, JSON},
-    {"GET", "/models/{name}", srv_handle_model_get, 0, JSON},
-    {"POST", "/tokenize", srv_handle_tokenize, BODY | BLOCKS, JSON},
-    {"POST", "/detokenize", srv_handle_detokenize, BODY | BLOCKS, JSON},
-    {"GET", "/health", srv_handle_health, ALWAYS, JSON},
-    {"GET", "/ready", srv_handle_ready, ALWAYS, JSON},
-    {"GET", "/metrics", srv_handle_metrics, ALWAYS, TEXT},
-    {"GET", "/openapi.json", srv_handle_openapi, ALWAYS, JSON},
+    {"GET", "/", srv_handle_index, ALWAYS, TEXT, {NULL}},
+    {"POST", "/prefill", srv_handle_prefill, BODY | BLOB, JSON | SAFETENSORS, {NULL}},
+    {"POST", "/decode", srv_handle_decode, BODY | BLOB, STREAM | SAFETENSORS, {NULL}},
+    {"GET", "/sessions", srv_handle_session_list, BLOCKS, JSON, {"limit", "after"}},
+    {"GET", "/sessions/{id}", srv_handle_session_get, SESSION, JSON, {NULL}},
+    {"DELETE", "/sessions/{id}", srv_handle_session_delete, SESSION | BLOCKS, 0, {NULL}},
+    {"GET", "/sessions/{id}/tokens", srv_handle_session_tokens, SESSION | BLOCKS, JSON, {NULL}},
+    {"POST", "/sessions/{id}/fork", srv_handle_session_fork, SESSION | BODY | BLOCKS, JSON, {NULL}},
+    {"POST",
+     "/sessions/{id}/truncate",
+     srv_handle_session_truncate,
+     SESSION | BODY | BLOCKS,
+     JSON,
+     {NULL}},
+    {"POST",
+     "/sessions/{id}/cancel",
+     srv_handle_session_cancel,
+     SESSION | BODY | BLOCKS,
+     JSON,
+     {NULL}},
+    {"POST", "/sessions/{id}/verify", srv_handle_session_verify, SESSION | BODY, JSON, {NULL}},
+    {"GET", "/sessions/{id}/snapshot", NULL, SESSION, 0, {NULL}},
+    {"PUT", "/sessions/{id}/snapshot", NULL, SESSION | BODY, 0, {NULL}},
+    {"GET",
+     "/sessions/{id}/tensors/{name}",
+     srv_handle_tensor,
+     SESSION | BLOCKS,
+     JSON | SAFETENSORS,
+     {"q", "k", "heads", "dtype"}},
+    {"GET",
+     "/watch",
+     srv_handle_watch,
+     0,
+     SRV_GIVES_NDJSON | SRV_GIVES_SSE | SRV_GIVES_FRAMES,
+     {"session", "layers", "heads", "tensors", "dtype", "fps"}},
+    {"GET", "/models", srv_handle_model_list, 0, JSON, {NULL}},
+    {"GET", "/models/{name}", srv_handle_model_get, 0, JSON, {NULL}},
+    {"POST", "/tokenize", srv_handle_tokenize, BODY | BLOCKS, JSON, {NULL}},
+    {"POST", "/detokenize", srv_handle_detokenize, BODY | BLOCKS, JSON, {NULL}},
+    {"GET", "/health", srv_handle_health, ALWAYS, JSON, {NULL}},
+    {"GET", "/ready", srv_handle_ready, ALWAYS, JSON, {NULL}},
+    {"GET", "/metrics", srv_handle_metrics, ALWAYS, TEXT, {NULL}},
+    {"GET", "/openapi.json", srv_handle_openapi, ALWAYS, JSON, {NULL}},
 };
 
 _Static_assert(sizeof(routes) / sizeof(routes[0]) <= SRV_ROUTES_MAX, "raise SRV_ROUTES_MAX");
@@ -57,11 +78,17 @@ size_t srv_route_index(const srv_route *route)
     return (size_t)(route - routes);
 }
 
-/* Matches a path with a template, whose {...} pieces stand for one non-empty piece each. *id is set
- * to the first of these. */
-static bool matches(const char *template, const char *path, const char **id, size_t *id_len)
+/* What stands for a {...} of a template. */
+typedef struct piece {
+    const char *text;
+    size_t len;
+} piece;
+
+/* Matches a path with a template, whose {...} pieces stand for one non-empty piece each. */
+static bool matches(const char *template, const char *path, piece pieces[2])
 {
-    *id = NULL;
+    size_t n_pieces = 0;
+    memset(pieces, 0, 2 * sizeof(*pieces));
     while (*template) {
         if (*template != '{') {
             if (*template ++ != *path++)
@@ -71,14 +98,18 @@ static bool matches(const char *template, const char *path, const char **id, siz
         size_t n = strcspn(path, "/");
         if (n == 0)
             return false;
-        if (!*id) {
-            *id = path;
-            *id_len = n;
-        }
+        pieces[n_pieces++] = (piece){path, n};
         path += n;
         template += strcspn(template, "}") + 1;
     }
     return *path == '\0';
+}
+
+/* Copies a piece that fits into `size` bytes. */
+static void take_piece(char *to, size_t size, piece from)
+{
+    if (from.text && from.len < size)
+        memcpy(to, from.text, from.len);
 }
 
 static void add_allow(srv_match *m, const char *method)
@@ -93,14 +124,13 @@ void srv_route_find(const char *method, const char *path, srv_match *m)
     memset(m, 0, sizeof(*m));
     const char *wanted = strcmp(method, "HEAD") ? method : "GET";
     for (size_t i = 0; i < srv_route_count(); i++) {
-        const char *id;
-        size_t id_len = 0;
-        if (!matches(routes[i].template, path, &id, &id_len))
+        piece pieces[2];
+        if (!matches(routes[i].template, path, pieces))
             continue;
         m->path_found = true;
         add_allow(m, routes[i].method);
-        if (id && id_len <= ATTN_ID_MAX)
-            memcpy(m->id, id, id_len);
+        take_piece(m->id, sizeof(m->id), pieces[0]);
+        take_piece(m->name, sizeof(m->name), pieces[1]);
         if (!strcmp(routes[i].method, wanted))
             m->route = &routes[i];
     }

@@ -20,8 +20,9 @@ size_t srv_route_index(const srv_route *route);
 typedef struct srv_match {
     const srv_route *route; /* NULL: no such path, or not with that method */
     bool path_found;
-    char allow[SRV_ALLOW_MAX]; /* "GET, HEAD, OPTIONS" of the path */
-    char id[ATTN_ID_MAX + 1];  /* what stands for {id} or {name}; "" if it is too long */
+    char allow[SRV_ALLOW_MAX];       /* "GET, HEAD, OPTIONS" of the path */
+    char id[ATTN_ID_MAX + 1];        /* what stands for {id} or {name}; "" if it is too long */
+    char name[ATTN_TENSOR_NAME_MAX]; /* what stands for a {name} behind that; likewise */
 } srv_match;
 
 /* Looks up a decoded path. */

@@ -37,24 +37,32 @@ static slot *slot_at(srv_stream *s, uint64_t i)
     return (slot *)(void *)(s->slots + (size_t)(i % s->n_slots) * s->slot_bytes);
 }
 
-size_t srv_stream_bytes(size_t n_slots, srv_stream_shape shape)
+/* Bytes of n_slots slots of so many bytes, and of the stream. */
+static size_t all_bytes(size_t n_slots, srv_stream_shape shape, size_t trace_bytes)
 {
     size_t bytes;
     if (shape.row_size > SIZE_MAX / 16 || shape.n_logprobs > ATTN_LOGPROBS_MAX ||
-        __builtin_mul_overflow(slot_bytes(shape), n_slots, &bytes) || bytes > SIZE_MAX / 2)
+        trace_bytes > SIZE_MAX / 16 ||
+        __builtin_mul_overflow(slot_bytes(shape) + trace_bytes, n_slots, &bytes) ||
+        bytes > SIZE_MAX / 2)
         return SIZE_MAX;
     return bytes + sizeof(srv_stream);
 }
 
+size_t srv_stream_bytes(size_t n_slots, srv_stream_shape shape)
+{
+    return all_bytes(n_slots, shape, shape.trace_bytes);
+}
+
 size_t srv_stream_slots(srv_stream_shape shape)
 {
-    size_t n = SRV_STREAM_BYTES / slot_bytes(shape);
+    size_t n = SRV_STREAM_BYTES / (slot_bytes(shape) + shape.trace_bytes);
     return n > SRV_STREAM_STEPS ? n : SRV_STREAM_STEPS;
 }
 
 srv_stream *srv_stream_create(size_t n_slots, srv_stream_shape shape)
 {
-    size_t bytes = srv_stream_bytes(n_slots, shape);
+    size_t bytes = all_bytes(n_slots, shape, 0);
     /* Not calloc: a collector's pages are touched only as its steps come in. */
     srv_stream *s = bytes == SIZE_MAX ? NULL : malloc(bytes);
     if (!s)
@@ -68,12 +76,18 @@ srv_stream *srv_stream_create(size_t n_slots, srv_stream_shape shape)
     return s;
 }
 
+static void empty_slot(slot *s)
+{
+    free(s->long_text);
+    attn_trace_release(s->step.trace);
+}
+
 void srv_stream_free(srv_stream *s)
 {
     if (!s)
         return;
     for (uint64_t i = s->popped; i < s->pushed; i++)
-        free(slot_at(s, i)->long_text);
+        empty_slot(slot_at(s, i));
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
@@ -88,7 +102,7 @@ bool srv_stream_ready(srv_stream *s)
 }
 
 /* Copies a step of the stream's shape. False when out of memory. */
-static bool fill(slot *to, const attn_step *step, srv_stream_shape shape)
+static bool fill_plain(slot *to, const attn_step *step, srv_stream_shape shape)
 {
     to->step = *step;
     to->long_text = NULL;
@@ -107,6 +121,15 @@ static bool fill(slot *to, const attn_step *step, srv_stream_shape shape)
     if (text)
         to->step.text = memcpy(text, step->text, step->text_len);
     return text;
+}
+
+/* Keeps the step's trace as well. */
+static bool fill(slot *to, const attn_step *step, srv_stream_shape shape)
+{
+    bool ok = fill_plain(to, step, shape);
+    if (ok && step->trace)
+        attn_trace_retain(step->trace);
+    return ok;
 }
 
 bool srv_stream_push(srv_stream *s, const attn_step *step)
@@ -143,7 +166,7 @@ bool srv_stream_pop(srv_stream *s)
     uint64_t i = s->popped;
     pthread_mutex_unlock(&s->mutex);
     if (!empty)
-        free(slot_at(s, i)->long_text);
+        empty_slot(slot_at(s, i));
     pthread_mutex_lock(&s->mutex);
     s->popped += !empty;
     bool waits = s->pusher_waits;

@@ -24,13 +24,14 @@
 
 /* What its steps bring. */
 typedef struct srv_stream_shape {
-    size_t row_size;   /* floats of a row; 0: tokens */
-    size_t n_logprobs; /* of a token, at most */
+    size_t row_size;    /* floats of a row; 0: tokens */
+    size_t n_logprobs;  /* of a token, at most */
+    size_t trace_bytes; /* of what a step's trace holds, at most; the slot has a reference to it */
 } srv_stream_shape;
 
 typedef struct srv_stream srv_stream;
 
-/* Bytes that a stream of n_slots steps occupies, SIZE_MAX when that is no number. */
+/* Bytes that a stream of n_slots steps occupies, traces included; SIZE_MAX when that is no number. */
 size_t srv_stream_bytes(size_t n_slots, srv_stream_shape shape);
 /* How many slots a stream that is read while it is written has. */
 size_t srv_stream_slots(srv_stream_shape shape);

@@ -29,6 +29,8 @@ static const struct {
     [ATTN_E_KV_BUDGET] = {507, "kv_budget_exceeded"},
     [ATTN_E_SHUTTING_DOWN] = {503, "shutting_down"},
     [ATTN_E_NOT_SUPPORTED] = {501, "not_supported"},
+    [ATTN_E_TENSOR_NOT_FOUND] = {404, "tensor_not_found"},
+    [ATTN_E_TENSOR_TOO_LARGE] = {413, "tensor_too_large"},
     [ATTN_E_NO_MEMORY] = {503, "busy_memory"},
 };
 
@@ -168,6 +170,39 @@ static void put_example(srv_buf *b, const attn_model_info *m)
     }
 }
 
+static const char *tensor_axes(attn_tensor_kind kind)
+{
+    if (attn_tensor_has_keys(kind))
+        return attn_tensor_has_heads(kind) ? "\"heads\",\"queries\",\"keys\""
+                                           : "\"keys\",\"kv_heads\",\"head_dim\"";
+    if (attn_tensor_has_heads(kind))
+        return "\"queries\",\"heads\",\"head_dim\"";
+    return attn_tensor_has_kv_heads(kind) ? "\"queries\",\"kv_heads\",\"head_dim\""
+                                          : "\"queries\",\"hidden_size\"";
+}
+
+/* What of its inside can be looked at: the names with {l} for the layer, and the axes. */
+static void put_tensors(srv_buf *b, const attn_engine *engine, size_t index)
+{
+    const char *comma = "";
+    srv_buf_puts(b, ",\"tensors\":[");
+    for (int kind = 0; kind < ATTN_TENSOR_KINDS; kind++) {
+        const attn_selection one = {.tensors = 1u << kind};
+        char name[ATTN_TENSOR_NAME_MAX];
+        attn_error error;
+        if (attn_selection_check(engine, index, &one, &error) != ATTN_OK)
+            continue;
+        attn_tensor_name((attn_tensor_kind)kind, 0, name);
+        const int before = (int)strcspn(name, "0");
+        srv_buf_printf(b, "%s{\"name\":\"%.*s", comma, before, name);
+        if (name[before])
+            srv_buf_printf(b, "{l}%s", name + before + 1);
+        srv_buf_printf(b, "\",\"axes\":[%s]}", tensor_axes((attn_tensor_kind)kind));
+        comma = ",";
+    }
+    srv_buf_puts(b, "]");
+}
+
 void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const srv_config *config)
 {
     attn_model_info m;
@@ -205,21 +240,21 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
                    ATTN_NUMERICS, attn_engine_kernels(engine), attn_engine_threads(engine),
                    ATTN_PAGE_POSITIONS, config->max_body_bytes, config->max_sessions,
                    config->queue);
+    put_tensors(b, engine, index);
     put_example(b, &m);
     srv_buf_puts(b, "}");
 }
 
-static void put_timing(srv_buf *b, const attn_result *r)
+void srv_wire_timing(srv_buf *b, const attn_result *r)
 {
-    srv_buf_puts(b, ",\"timing\":{\"queue_ms\":");
+    srv_buf_puts(b, "{\"queue_ms\":");
     srv_json_ms(b, r->queue_ms);
     srv_buf_puts(b, ",\"compute_ms\":");
     srv_json_ms(b, r->compute_ms);
     srv_buf_puts(b, "}");
 }
 
-/* [{"token":...,"text":...,"logprob":...},...] */
-static void put_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text)
+void srv_wire_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text)
 {
     for (size_t i = 0; i < n; i++) {
         srv_buf_printf(b, "%s{\"token\":%" PRIu32, i ? "," : "[", logprobs[i].token);
@@ -240,14 +275,15 @@ static void put_prediction(srv_buf *b, const attn_result *r, bool with_text)
     srv_buf_puts(b, ",\"tokens\":");
     srv_json_u32s(b, r->tokens, r->n_tokens);
     srv_buf_puts(b, ",\"next\":");
-    put_logprobs(b, r->next, r->n_next, with_text);
+    srv_wire_logprobs(b, r->next, r->n_next, with_text);
     if (r->n_logits) {
         srv_buf_puts(b, ",\"logits\":");
         srv_json_floats(b, r->logits, r->n_logits);
     }
 }
 
-void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool with_text)
+void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool with_text,
+                      const srv_trace *trace)
 {
     srv_buf_puts(b, "{\"session\":");
     put_string(b, r->session.id);
@@ -261,9 +297,12 @@ void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool w
     }
     if (r->n_next)
         put_prediction(b, r, with_text);
+    if (r->trace)
+        srv_wire_trace(b, r->trace, trace);
     srv_buf_puts(b, ",\"kv\":");
     srv_wire_kv(b, &r->session.kv, true);
-    put_timing(b, r);
+    srv_buf_puts(b, ",\"timing\":");
+    srv_wire_timing(b, r);
     srv_buf_puts(b, "}");
 }
 
@@ -278,7 +317,7 @@ static void put_output(srv_buf *b, const attn_step *step)
     }
 }
 
-void srv_wire_step(srv_buf *b, const attn_step *step)
+void srv_wire_step(srv_buf *b, const attn_step *step, const srv_trace *trace)
 {
     srv_buf_printf(b, "{\"step\":%" PRIu64 ",\"position\":%" PRIu64 ",\"length\":%" PRIu64,
                    step->step, step->position, step->length);
@@ -289,8 +328,10 @@ void srv_wire_step(srv_buf *b, const attn_step *step)
     }
     if (step->n_logprobs) {
         srv_buf_puts(b, ",\"logprobs\":");
-        put_logprobs(b, step->logprobs, step->n_logprobs, step->text);
+        srv_wire_logprobs(b, step->logprobs, step->n_logprobs, step->text);
     }
+    if (step->trace)
+        srv_wire_trace(b, step->trace, trace);
     srv_buf_puts(b, "}");
 }
 
@@ -304,7 +345,8 @@ static void put_done(srv_buf *b, const attn_result *r, bool sampled, const srv_e
                    r->steps);
     if (sampled)
         srv_buf_printf(b, ",\"seed\":%" PRIu64, r->seed);
-    put_timing(b, r);
+    srv_buf_puts(b, ",\"timing\":");
+    srv_wire_timing(b, r);
     if (error) {
         srv_buf_puts(b, ",\"error\":");
         srv_wire_error(b, error);
@@ -328,23 +370,28 @@ void srv_wire_done(srv_buf *b, const attn_result *r, bool sampled, bool lost)
     srv_buf_puts(b, "}");
 }
 
-/* The text of all steps, and what was still held back. */
-static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps, size_t n)
+void srv_wire_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps)
+{
+    for (size_t i = 0; i < srv_stream_count(steps); i++) {
+        const attn_step *step = srv_stream_at(steps, i);
+        srv_buf_append(b, step->text, step->text_len);
+    }
+    srv_buf_append(b, r->text, r->text_len);
+}
+
+static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps)
 {
     srv_buf text;
     srv_buf_init(&text, SIZE_MAX);
-    for (size_t i = 0; i < n; i++) {
-        const attn_step *step = srv_stream_at(steps, i);
-        srv_buf_append(&text, step->text, step->text_len);
-    }
-    srv_buf_append(&text, r->text, r->text_len);
+    srv_wire_whole_text(&text, r, steps);
     srv_buf_puts(b, ",\"text\":");
     srv_json_string(b, text.data, text.len);
     b->failed |= text.failed;
     srv_buf_free(&text);
 }
 
-void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *steps)
+void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *steps,
+                  const srv_trace *trace)
 {
     srv_error error = srv_error_of_engine(&r->error);
     size_t n = srv_stream_count(steps);
@@ -353,13 +400,13 @@ void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *st
     for (size_t i = 0; i < n; i++) {
         if (i)
             srv_buf_puts(b, ",");
-        srv_wire_step(b, srv_stream_at(steps, i));
+        srv_wire_step(b, srv_stream_at(steps, i), trace);
     }
     srv_buf_puts(b, "]");
     if (n == 1)
         put_output(b, srv_stream_at(steps, 0));
     if (r->text)
-        put_whole_text(b, r, steps, n);
+        put_whole_text(b, r, steps);
     srv_buf_puts(b, "}");
 }
 

@@ -21,17 +21,23 @@ struct attn_sessions {
     _Atomic uint64_t n_sessions, n_expired;
     uint64_t hash_seed;
     _Atomic unsigned next_to_expire;
+    void (*expired)(void *ctx, const attn_session *session);
+    void *expired_ctx;
 };
 
 #define STRIPE_BITS 6
 _Static_assert(ATTN_SESSION_STRIPES == 1 << STRIPE_BITS, "stripes are the top bits of the hash");
 
-attn_sessions *attn_sessions_create(uint64_t max_sessions)
+attn_sessions *attn_sessions_create(uint64_t max_sessions,
+                                    void (*expired)(void *ctx, const attn_session *session),
+                                    void *ctx)
 {
     attn_sessions *table = attn_alloc(1, sizeof *table);
     if (table == NULL)
         return NULL;
     table->max_sessions = max_sessions;
+    table->expired = expired;
+    table->expired_ctx = ctx;
     /* Ids come from clients; a secret seed keeps them from choosing their bucket. */
     if (getrandom(&table->hash_seed, sizeof table->hash_seed, GRND_NONBLOCK) < 0)
         table->hash_seed = attn_now_ns();
@@ -153,10 +159,19 @@ static bool expired_locked(const attn_session *session)
            attn_unix_s() - session->last_used_s >= (int64_t)session->ttl_s;
 }
 
+/* The table's reference is the caller's then: for end_expired, without the lock. */
 static void expire_locked(attn_sessions *table, stripe *s, attn_session *session)
 {
     unlink_locked(table, s, session);
     table->n_expired++;
+}
+
+static void end_expired(attn_sessions *table, attn_session *session)
+{
+    attn_session_give_back(session);
+    if (table->expired != NULL)
+        table->expired(table->expired_ctx, session);
+    attn_sessions_unreference(table, session);
 }
 
 attn_session *attn_sessions_find(attn_sessions *table, const char *id)
@@ -166,14 +181,14 @@ attn_session *attn_sessions_find(attn_sessions *table, const char *id)
     attn_mutex_lock(&s->mutex);
     attn_session *session = lookup(s, hash, id);
     bool expired = session != NULL && expired_locked(session);
-    if (expired) /* the table's reference is ours now */
+    if (expired)
         expire_locked(table, s, session);
     else if (session != NULL)
         session->references++;
     attn_mutex_unlock(&s->mutex);
     if (!expired)
         return session;
-    attn_sessions_unreference(table, session);
+    end_expired(table, session);
     return NULL;
 }
 
@@ -412,7 +427,7 @@ void attn_sessions_expire_some(attn_sessions *table)
             if (!expired_locked(session))
                 continue;
             expire_locked(table, s, session);
-            /* `next` is free to chain the removed ones; the table's reference is ours now. */
+            /* `next` is free to chain the removed ones. */
             session->next = expired;
             expired = session;
         }
@@ -421,6 +436,6 @@ void attn_sessions_expire_some(attn_sessions *table)
     while (expired != NULL) {
         attn_session *session = expired;
         expired = session->next;
-        attn_sessions_unreference(table, session);
+        end_expired(table, session);
     }
 }

@@ -347,3 +347,65 @@ void attn_attention_run(attn_attention *a, const attn_model *model, size_t layer
     else
         attn_pool_run(a->pool, run_block, a, a->n_blocks, cost);
 }
+
+/* Copies what of keys [at, at + n) stands in [first, first + wanted) to its place in `to`. */
+static void copy_range(float *to, uint64_t first, uint64_t wanted, const float *from, uint64_t at,
+                       size_t n)
+{
+    uint64_t begin = at > first ? at : first;
+    uint64_t end = at + n < first + wanted ? at + n : first + wanted;
+    if (to != NULL && begin < end)
+        memcpy(to + (begin - first), from + (begin - at), (end - begin) * sizeof *to);
+}
+
+/* Multiplies what stands there of keys [at, at + n). */
+static void scale_range(const attn_kernels *kernels, float *to, uint64_t first, uint64_t wanted,
+                        uint64_t at, uint64_t n, float by)
+{
+    uint64_t begin = at > first ? at : first;
+    uint64_t end = at + n < first + wanted ? at + n : first + wanted;
+    if (to != NULL && begin < end && by != 1.0f)
+        kernels->scale((size_t)(end - begin), by, to + (begin - first));
+}
+
+void attn_attention_look(const attn_attention *a, const attn_model *model, size_t layer,
+                         const attn_session *session, uint64_t position, size_t head,
+                         const float *q, uint64_t first_key, uint64_t n_keys, float *scores,
+                         float *pattern, unsigned worker)
+{
+    const attn_config *c = &model->config;
+    const size_t kv_head = head / (c->num_attention_heads / c->num_key_value_heads);
+    float *s = a->scratches[worker].scores;
+    float max = 0.0f, sum = 0.0f;
+    for (uint64_t first = 0; first <= position; first += ATTN_SEGMENT) {
+        uint64_t left = position + 1 - first;
+        size_t n = left < ATTN_SEGMENT ? (size_t)left : ATTN_SEGMENT;
+        const void *kv[SCORE_PAGES];
+        for (size_t p = 0, n_pages; p * ATTN_PAGE_POSITIONS < n; p += n_pages) {
+            size_t pages = (n + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS - p;
+            n_pages = pages < SCORE_PAGES ? pages : SCORE_PAGES;
+            for (size_t i = 0; i < n_pages; i++)
+                kv[i] = attn_session_block(session, first + (p + i) * ATTN_PAGE_POSITIONS, layer,
+                                           kv_head);
+            a->kernels->scores[session->kv_dtype](1, c->head_dim, model->score_scale, q, kv,
+                                                  n_pages, s + p * ATTN_PAGE_POSITIONS,
+                                                  ATTN_SEGMENT);
+        }
+        copy_range(scores, first_key, n_keys, s, first, n);
+        float next_max, next_sum;
+        a->kernels->softmax(n, s, &next_max, &next_sum);
+        copy_range(pattern, first_key, n_keys, s, first, n);
+        if (sum == 0.0f) {
+            max = next_max;
+            sum = next_sum;
+            continue;
+        }
+        float both = max > next_max ? max : next_max;
+        float scale_total = attn_exp(max - both), scale_next = attn_exp(next_max - both);
+        max = both;
+        sum = fmaf(scale_next, next_sum, sum * scale_total);
+        scale_range(a->kernels, pattern, first_key, n_keys, 0, first, scale_total);
+        scale_range(a->kernels, pattern, first_key, n_keys, first, n, scale_next);
+    }
+    scale_range(a->kernels, pattern, first_key, n_keys, 0, position + 1, 1.0f / sum);
+}

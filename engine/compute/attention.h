@@ -38,6 +38,16 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
                                       attn_model *const *models, size_t n_models, size_t max_rows);
 void attn_attention_destroy(attn_attention *attention);
 
+/* What one query vector (a head of a row at `position`, after RoPE) gives the keys
+ * [first_key, first_key + n_keys), none of them behind it: their scores and, or, their weights
+ * exp(s - M) / L. The same kernels as attn_attention_run, so the same bits of scores, M and L.
+ * Shapes: q [head_dim]; scores, pattern [n_keys], NULL if not wanted. `worker`: the pool's thread.
+ * Thread: within a pool item, while no attn_attention_run is in progress. */
+void attn_attention_look(const attn_attention *attention, const attn_model *model, size_t layer,
+                         const attn_session *session, uint64_t position, size_t head,
+                         const float *q, uint64_t first_key, uint64_t n_keys, float *scores,
+                         float *pattern, unsigned worker);
+
 /* Attention of one layer for n groups of queries, all of `model`. Cost: no allocation. */
 void attn_attention_run(attn_attention *attention, const attn_model *model, size_t layer,
                         const attn_queries *queries, size_t n);

@@ -34,7 +34,9 @@ struct attn_forward {
     const attn_model *model;
     const attn_span *spans;
     size_t n_rows, layer;
-    const float *bias, *norm; /* of the residual phase in progress */
+    bool traced;                 /* a span of it has a trace */
+    const float *bias, *norm;    /* of the residual phase in progress */
+    attn_tensor_kind added, sum; /* its names: the branch, and the stream after it */
 };
 
 static size_t larger(size_t a, size_t b)
@@ -94,6 +96,24 @@ void attn_forward_destroy(attn_forward *f)
     attn_free(f);
 }
 
+/* Leaves a row (or its heads) to the traces of its span. */
+static void note(const attn_forward *f, size_t r, attn_tensor_kind kind, const float *row)
+{
+    const attn_span *span = &f->spans[f->rows[r].span];
+    for (size_t i = 0; i < 2; i++) {
+        if (span->traces[i] != NULL)
+            attn_trace_row(span->traces[i], kind, f->layer, f->rows[r].position, row,
+                           f->model->config.head_dim);
+    }
+}
+
+/* The same for rows `ld` apart that stand outside a row-wise phase. */
+static void note_rows(const attn_forward *f, attn_tensor_kind kind, const float *rows, size_t ld)
+{
+    for (size_t r = 0; f->traced && r < f->n_rows; r++)
+        note(f, r, kind, rows + r * ld);
+}
+
 /* QK-norm and RoPE of one row's q and k, in place in qkv; then its k and v go into the cache, as
  * they are read by attention from now on, this row's own included. */
 static bool place_row(const attn_forward *f, size_t r)
@@ -107,13 +127,19 @@ static bool place_row(const attn_forward *f, size_t r)
     float *k = q + c->num_attention_heads * head_dim, *v = k + c->num_key_value_heads * head_dim;
     if (layer->qkv.bias != NULL)
         f->kernels->add(layer->qkv.n_out, layer->qkv.bias, q);
-    for (size_t h = 0; h < n_rotated; h++) {
-        float *head = q + h * head_dim;
-        if (c->qk_norm)
-            f->kernels->rmsnorm(head_dim, (float)c->rms_norm_eps, head,
-                                h < c->num_attention_heads ? layer->q_norm : layer->k_norm, head);
-        f->kernels->rope(half, head, f->cos + r * half, f->sin + r * half);
-    }
+    note(f, r, ATTN_TENSOR_Q, q);
+    note(f, r, ATTN_TENSOR_K, k);
+    note(f, r, ATTN_TENSOR_V, v);
+    for (size_t h = 0; c->qk_norm && h < n_rotated; h++)
+        f->kernels->rmsnorm(head_dim, (float)c->rms_norm_eps, q + h * head_dim,
+                            h < c->num_attention_heads ? layer->q_norm : layer->k_norm,
+                            q + h * head_dim);
+    note(f, r, ATTN_TENSOR_Q_NORMED, q);
+    note(f, r, ATTN_TENSOR_K_NORMED, k);
+    for (size_t h = 0; h < n_rotated; h++)
+        f->kernels->rope(half, q + h * head_dim, f->cos + r * half, f->sin + r * half);
+    note(f, r, ATTN_TENSOR_ROT_Q, q);
+    note(f, r, ATTN_TENSOR_ROT_K, k);
     bool finite = f->kernels->finite(2 * c->num_key_value_heads * head_dim, k);
     if (span->read_only)
         return finite;
@@ -145,6 +171,7 @@ static void begin(attn_forward *f, size_t r)
         memcpy(f->x + r * hidden, span->inputs + at * hidden, hidden * sizeof *f->x);
     attn_rope_angles(position, half, f->model->inv_freq, f->model->rope_factor, f->cos + r * half,
                      f->sin + r * half);
+    note(f, r, ATTN_TENSOR_EMBED, f->x + r * hidden);
 }
 
 /* The first norm of a decoder. */
@@ -161,7 +188,9 @@ static void add_branch(attn_forward *f, size_t r)
     const size_t hidden = f->model->config.hidden_size;
     if (f->bias != NULL)
         f->kernels->add(hidden, f->bias, f->branch + r * hidden);
+    note(f, r, f->added, f->branch + r * hidden);
     f->kernels->add(hidden, f->branch + r * hidden, f->x + r * hidden);
+    note(f, r, f->sum, f->x + r * hidden);
     norm_row(f, r);
 }
 
@@ -219,9 +248,11 @@ static void lay_out(attn_forward *f, const attn_span *spans, size_t n_spans)
     const size_t qkv_size = attn_config_qkv_size(c);
     const size_t q_size = (size_t)c->num_attention_heads * c->head_dim;
     f->spans = spans;
-    f->n_rows = 0;
+    f->n_rows = f->layer = 0;
+    f->traced = false;
     for (size_t i = 0; i < n_spans; i++) {
         ATTN_ASSERT(f->n_rows + spans[i].n_rows <= ATTN_BATCH_ROWS);
+        f->traced |= spans[i].traces[0] != NULL || spans[i].traces[1] != NULL;
         f->queries[i] = (attn_queries){
             .session = spans[i].session,
             .position = spans[i].position,
@@ -239,6 +270,54 @@ static void lay_out(attn_forward *f, const attn_span *spans, size_t n_spans)
     }
 }
 
+/* A trace that wants this layer's scores or weights, and its span's first row. */
+typedef struct look {
+    const attn_forward *forward;
+    const attn_span *span;
+    attn_trace *trace;
+    size_t first_row;
+} look;
+
+/* Pool item: a row and head of it. */
+static void run_look(void *ctx, size_t item, unsigned worker)
+{
+    const look *l = ctx;
+    const attn_forward *f = l->forward;
+    const attn_config *c = &f->model->config;
+    size_t row = item / l->trace->n_heads, h = item % l->trace->n_heads;
+    uint64_t position = l->span->position + row;
+    float *scores = attn_trace_keys(l->trace, ATTN_TENSOR_SCORES, f->layer, position, h);
+    float *pattern = attn_trace_keys(l->trace, ATTN_TENSOR_PATTERN, f->layer, position, h);
+    if ((scores == NULL && pattern == NULL) || position < l->trace->first_key)
+        return;
+    uint64_t n_keys = position + 1 - l->trace->first_key;
+    n_keys = n_keys < l->trace->n_keys ? n_keys : l->trace->n_keys;
+    const size_t head = l->trace->heads[h];
+    const float *q = f->qkv + (l->first_row + row) * attn_config_qkv_size(c) + head * c->head_dim;
+    attn_attention_look(f->attention, f->model, f->layer, l->span->session, position, head, q,
+                        l->trace->first_key, n_keys, scores, pattern, worker);
+}
+
+/* Scores and weights of the present layer, for the traces that want them. */
+static void look_at_keys(attn_forward *f, size_t n_spans)
+{
+    const attn_config *c = &f->model->config;
+    for (size_t i = 0, first_row = 0; f->traced && i < n_spans; i++) {
+        const attn_span *span = &f->spans[i];
+        for (size_t t = 0; t < 2; t++) {
+            look l = {f, span, span->traces[t], first_row};
+            if (l.trace == NULL || (!attn_trace_has(l.trace, ATTN_TENSOR_SCORES, f->layer) &&
+                                    !attn_trace_has(l.trace, ATTN_TENSOR_PATTERN, f->layer)))
+                continue;
+            size_t items = span->n_rows * l.trace->n_heads;
+            double keys = (double)(span->position + span->n_rows);
+            attn_pool_run(f->pool, run_look, &l, items,
+                          (double)items * keys * (c->head_dim + 10.0));
+        }
+        first_row += span->n_rows;
+    }
+}
+
 /* Attention of the present layer from `in` to `out`. */
 static void run_attention(attn_forward *f, size_t n_spans, const float *in, float *out)
 {
@@ -247,6 +326,8 @@ static void run_attention(attn_forward *f, size_t n_spans, const float *in, floa
     run_linear(f, &layer->qkv, in, c->hidden_size, f->qkv);
     run_rows(f, place, 8.0 * (double)attn_config_qkv_size(c));
     attn_attention_run(f->attention, f->model, f->layer, f->queries, n_spans);
+    look_at_keys(f, n_spans);
+    note_rows(f, ATTN_TENSOR_Z, f->z, layer->o.n_in);
     run_linear(f, &layer->o, f->z, layer->o.n_in, out);
 }
 
@@ -264,39 +345,47 @@ static void run_mlp(attn_forward *f)
 }
 
 /* Pre-norm blocks around a residual stream. */
-static void run_decoder(attn_forward *f, size_t n_spans)
+static void run_decoder(attn_forward *f, size_t n_spans, size_t n_layers)
 {
     const attn_config *c = &f->model->config;
     const double cost = 8.0 * c->hidden_size;
     f->norm = f->model->layers[0].input_norm;
     run_rows(f, norm_row, cost);
-    for (f->layer = 0; f->layer < c->num_hidden_layers; f->layer++) {
+    for (f->layer = 0; f->layer < n_layers; f->layer++) {
         const attn_layer *layer = &f->model->layers[f->layer];
         bool last = f->layer + 1 == c->num_hidden_layers;
+        note_rows(f, ATTN_TENSOR_RESID_PRE, f->x, c->hidden_size);
         run_attention(f, n_spans, f->normed, f->branch);
         f->bias = layer->o.bias;
         f->norm = layer->post_norm;
+        f->added = ATTN_TENSOR_ATTN_OUT;
+        f->sum = ATTN_TENSOR_RESID_MID;
         run_rows(f, add_branch, cost);
         run_mlp(f);
         f->bias = NULL;
+        f->added = ATTN_TENSOR_MLP_OUT;
+        f->sum = ATTN_TENSOR_RESID_POST;
         f->norm = last ? f->model->final_norm : layer[1].input_norm;
         run_rows(f, add_branch, cost);
     }
 }
 
 const float *attn_forward_run(attn_forward *f, const attn_model *model, const attn_span *spans,
-                              size_t n_spans, bool *finite)
+                              size_t n_spans, size_t n_layers, bool *finite)
 {
     const attn_config *c = &model->config;
     f->model = model;
     lay_out(f, spans, n_spans);
     run_rows(f, begin, 20.0 * c->head_dim + c->hidden_size);
     if (attn_config_is_decoder(c)) {
-        run_decoder(f, n_spans);
+        run_decoder(f, n_spans, n_layers);
     } else {
         /* A chain: each layer's output is the next one's input. */
-        for (f->layer = 0; f->layer < c->num_hidden_layers; f->layer++)
+        for (f->layer = 0; f->layer < n_layers; f->layer++) {
+            note_rows(f, ATTN_TENSOR_RESID_PRE, f->x, c->hidden_size);
             run_attention(f, n_spans, f->x, f->x);
+            note_rows(f, ATTN_TENSOR_ATTN_OUT, f->x, c->hidden_size);
+        }
     }
     run_rows(f, check_row, c->hidden_size);
     for (size_t r = 0; r < f->n_rows; r++)

@@ -8,6 +8,7 @@
 
 #include "engine/cache/session.h"
 #include "engine/compute/pool.h"
+#include "engine/compute/trace.h"
 
 /* Most rows in one batch. */
 #define ATTN_BATCH_ROWS 288
@@ -21,6 +22,7 @@ typedef struct attn_span {
     const float *inputs;    /* `attention` models: [n_rows, hidden_size] f32 */
     const uint32_t *tokens; /* decoders: [n_rows] ids below vocab_size */
     bool read_only;         /* replay: K and V of the position stand in the cache already */
+    attn_trace *traces[2];  /* what is to be copied out of the rows; NULL: nothing */
 } attn_span;
 
 typedef struct attn_forward attn_forward;
@@ -34,10 +36,12 @@ void attn_forward_destroy(attn_forward *forward);
  * their K and V into the pages, and leaves the output rows (decoders: the final hidden rows, after
  * the last norm), in span order, in the returned scratch: [rows, hidden_size] f32, valid until the
  * next call. finite[row] tells whether nothing in the row overflowed; a row after a bad one of its
- * span is undefined.
+ * span is undefined. `n_layers`: compute so many layers only, for traces; fewer than all leave the
+ * outputs undefined.
  * Thread: the scheduler, in the mode of attn_kernels_thread_init. Cost: no allocation. */
 const float *attn_forward_run(attn_forward *forward, const attn_model *model,
-                              const attn_span *spans, size_t n_spans, bool *finite);
+                              const attn_span *spans, size_t n_spans, size_t n_layers,
+                              bool *finite);
 
 /* A decoder's logits behind n final hidden rows (ATTN_BATCH_ROWS at most).
  * Shapes: hidden [n, hidden_size], logits [n, vocab_size]. Thread and cost as attn_forward_run. */

@@ -16,6 +16,8 @@ attn_request attn_request_init(attn_job_kind kind)
 {
     return (attn_request){.kind = kind,
                           .if_length = UINT64_MAX,
+                          .end_query = UINT64_MAX,
+                          .end_key = UINT64_MAX,
                           .sampling = {.top_p = 1.0f, .repetition_penalty = 1.0f}};
 }
 
@@ -36,6 +38,8 @@ static void drop_preparations(attn_job *job)
     attn_free(job->logits);
     attn_free(job->stop_token_ids);
     attn_run_text_destroy(job->text);
+    attn_trace_release(job->trace);
+    job->trace = job->result.trace = NULL;
     job->tokens = job->stop_token_ids = NULL;
     job->outputs = job->logits = NULL;
     job->text = NULL;
@@ -62,6 +66,8 @@ static attn_status check_request(const attn_request *r, attn_error *err)
     if (r->session != NULL && !attn_session_id_valid(r->session))
         return attn_fail(err, ATTN_E_INVALID, "session",
                          "a session id is 1-64 characters of A-Z a-z 0-9 . _ : -");
+    if (r->kind == ATTN_JOB_TENSOR && r->tensor >= ATTN_TENSOR_KINDS)
+        return attn_fail(err, ATTN_E_TENSOR_NOT_FOUND, "name", "no tensor is called so");
     if (r->session == NULL && r->kind != ATTN_JOB_PREFILL)
         return attn_fail(err, ATTN_E_INVALID, "session", "the session is missing");
     if (r->kind == ATTN_JOB_DECODE && r->n_inputs == 0 && r->n_tokens == 0 && r->steps == 0)
@@ -288,6 +294,16 @@ static attn_status make_shadow(attn_job *job, attn_error *err)
     return status;
 }
 
+static attn_status check_trace_bytes(uint64_t bytes, const char *param, attn_error *err)
+{
+    if (bytes <= ATTN_TRACE_BYTES_MAX)
+        return ATTN_OK;
+    attn_fail(err, ATTN_E_TENSOR_TOO_LARGE, param, "this is too much to look at at once");
+    attn_error_detail(err, "bytes", bytes);
+    attn_error_detail(err, "limit", ATTN_TRACE_BYTES_MAX);
+    return ATTN_E_TENSOR_TOO_LARGE;
+}
+
 /* Room for the output rows that the result will hold. */
 static attn_status make_outputs(attn_job *job, attn_error *err)
 {
@@ -308,6 +324,30 @@ static attn_status make_outputs(attn_job *job, attn_error *err)
     job->result.n_logits = n_logits;
     job->result.logits = job->logits;
     return ATTN_OK;
+}
+
+/* Checks what a trace asks for; makes that of a prefill, whose size is known. */
+static attn_status make_trace(attn_job *job, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    const attn_config *c = &job->session->model->config;
+    if (!r->has_trace)
+        return ATTN_OK;
+    attn_status status = attn_trace_check_step(c, &r->trace, err);
+    if (status != ATTN_OK)
+        return status;
+    attn_trace_choose(c, &r->trace, &job->heads);
+    uint64_t n_keys = job->start_length + job->n_positions;
+    uint64_t n_rows = job->kind == ATTN_JOB_PREFILL ? job->n_positions : 1;
+    status = check_trace_bytes(attn_trace_bytes(c, &r->trace, &job->heads, n_rows, n_keys), "trace",
+                               err);
+    if (status != ATTN_OK || job->kind != ATTN_JOB_PREFILL)
+        return status;
+    job->trace =
+        attn_trace_create(c, &r->trace, &job->heads, job->start_length, (size_t)n_rows, 0, n_keys);
+    job->result.trace = job->trace;
+    return job->trace != NULL ? ATTN_OK
+                              : attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a trace");
 }
 
 attn_status attn_job_admit(attn_job *job, attn_error *err)
@@ -344,6 +384,8 @@ attn_status attn_job_admit(attn_job *job, attn_error *err)
     status = make_outputs(job, err);
     if (status == ATTN_OK)
         status = prepare_sampling(job, err);
+    if (status == ATTN_OK)
+        status = make_trace(job, err);
     if (status != ATTN_OK)
         attn_session_settle(session, length);
     return status;
@@ -393,6 +435,7 @@ static attn_status create_session(attn_job *job, attn_error *err)
     job->created = true;
     engine->sessions_created++;
     engine->n_mortal += ttl_s > 0;
+    attn_engine_tell(engine, session, &(attn_event){.kind = ATTN_EVENT_CREATED});
     return ATTN_OK;
 }
 
@@ -429,6 +472,166 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
         job->session = NULL;
         if (attn_sessions_release(engine->sessions, session, false, NULL))
             attn_scheduler_kick(engine->scheduler);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- tensors */
+
+/* Fills a cache tensor from the snapshot. */
+static void read_cache(attn_job *job)
+{
+    const attn_request *r = &job->request;
+    const attn_session *s = job->shadow;
+    const size_t head_dim = s->model->config.head_dim;
+    float rows[2][1024]; /* the most head_dim */
+    for (uint64_t key = r->first_key; key < r->end_key; key++) {
+        float *to = attn_trace_cache_row(job->trace, r->tensor, r->layer, key);
+        for (size_t h = 0; h < job->heads.n_kv; h++) {
+            attn_block_read(s->kv_dtype, head_dim,
+                            attn_session_block(s, key, r->layer, job->heads.kv[h]),
+                            key % ATTN_PAGE_POSITIONS, rows[0], rows[1]);
+            memcpy(to + h * head_dim, rows[r->tensor == ATTN_TENSOR_VALUE], head_dim * sizeof *to);
+        }
+    }
+}
+
+/* Sets the ends of ranges that were left open, and checks all. */
+static attn_status check_ranges(attn_request *r, uint64_t length, attn_error *err)
+{
+    const bool keys = attn_tensor_has_keys(r->tensor);
+    const bool cache = keys && !attn_tensor_has_heads(r->tensor);
+    if (cache && (r->first_query != 0 || r->end_query != UINT64_MAX))
+        return attn_fail(err, ATTN_E_INVALID, "q", "a cache tensor has keys (k) only");
+    if (!keys && (r->first_key != 0 || r->end_key != UINT64_MAX))
+        return attn_fail(err, ATTN_E_INVALID, "k", "this tensor has no axis of keys");
+    if (r->end_query == UINT64_MAX)
+        r->end_query = length;
+    if (r->end_key == UINT64_MAX)
+        r->end_key = r->end_query;
+    const char *param =
+        !cache && (r->first_query >= r->end_query || r->end_query > length) ? "q"
+        : keys && (r->first_key >= r->end_key || r->end_key > (cache ? length : r->end_query))
+            ? "k"
+            : NULL;
+    if (param == NULL)
+        return ATTN_OK;
+    attn_fail(err, ATTN_E_INVALID, param,
+              "a range begins before it ends, within the session, and keys end where queries do");
+    attn_error_detail(err, "length", length);
+    return ATTN_E_INVALID;
+}
+
+/* The heads of the tensor's own axis that the request chooses. */
+static attn_status choose_heads(attn_job *job, const attn_config *c, attn_error *err)
+{
+    const attn_request *r = &job->request;
+    const bool kv = attn_tensor_has_kv_heads(r->tensor);
+    const uint32_t limit = kv ? c->num_key_value_heads : c->num_attention_heads;
+    if (r->some_heads && !kv && !attn_tensor_has_heads(r->tensor))
+        return attn_fail(err, ATTN_E_INVALID, "heads", "this tensor has no heads");
+    attn_selection all = {.tensors = 1u << r->tensor, .some_layers = true};
+    attn_choice_add(&all.layers, r->layer);
+    attn_trace_choose(c, &all, &job->heads);
+    if (!r->some_heads)
+        return ATTN_OK;
+    uint32_t *list = kv ? job->heads.kv : job->heads.query;
+    size_t n = 0;
+    for (uint32_t h = 0; h < ATTN_CHOICE_MAX; h++) {
+        if (!attn_choice_has(&r->heads, h))
+            continue;
+        if (h >= limit) {
+            attn_fail(err, ATTN_E_TENSOR_NOT_FOUND, "heads", "the tensor has not so many");
+            attn_error_detail(err, "limit", limit);
+            return ATTN_E_TENSOR_NOT_FOUND;
+        }
+        list[n++] = h;
+    }
+    *(kv ? &job->heads.n_kv : &job->heads.n) = n;
+    return n > 0 ? ATTN_OK : attn_fail(err, ATTN_E_INVALID, "heads", "at least one is needed");
+}
+
+/* A copy-on-write snapshot of the session's first positions. */
+static attn_status make_snapshot(attn_job *job, attn_session *session, uint64_t length,
+                                 attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    uint64_t record = attn_session_record_bytes(session->model);
+    attn_status status = attn_arena_reserve(engine->arena, record, err);
+    if (status != ATTN_OK)
+        return status;
+    job->shadow = attn_session_new("", session->model, engine->arena, session->pages,
+                                   session->kv_dtype, session->keep_inputs, 0);
+    if (job->shadow == NULL) {
+        attn_arena_unreserve(engine->arena, record);
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
+    }
+    status = attn_session_share(session, false, length, job->shadow, err);
+    if (status == ATTN_E_LENGTH_MISMATCH)
+        err->param = NULL;
+    return status;
+}
+
+/* Everything of a TENSOR job but the replay. */
+static attn_status look_at_session(attn_job *job, attn_session *session, attn_error *err)
+{
+    attn_request *r = &job->request;
+    const attn_config *c = &session->model->config;
+    const bool cache = r->tensor == ATTN_TENSOR_KEY || r->tensor == ATTN_TENSOR_VALUE;
+    attn_status status = check_options(r, session, err);
+    attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
+    if (status != ATTN_OK)
+        return status;
+    const uint32_t n_layers =
+        c->num_hidden_layers < ATTN_CHOICE_MAX ? c->num_hidden_layers : ATTN_CHOICE_MAX;
+    if (r->layer >= n_layers) {
+        attn_fail(err, ATTN_E_TENSOR_NOT_FOUND, "name", "the model has not so many layers");
+        attn_error_detail(err, "limit", n_layers);
+        return ATTN_E_TENSOR_NOT_FOUND;
+    }
+    attn_choice_add(&selection.layers, r->layer);
+    status = attn_trace_check(c, &selection, err);
+    if (status == ATTN_E_TENSOR_NOT_FOUND)
+        err->param = "name";
+    if (status == ATTN_OK)
+        status = choose_heads(job, c, err);
+    if (status == ATTN_OK)
+        status = check_ranges(r, session->length, err);
+    if (status == ATTN_OK && !cache && !session->keep_inputs)
+        status = attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL,
+                           "the session does not keep its inputs (keep_inputs), which this needs");
+    uint64_t n_rows = r->end_query - r->first_query, n_keys = r->end_key - r->first_key;
+    if (status == ATTN_OK)
+        status = check_trace_bytes(attn_trace_bytes(c, &selection, &job->heads, n_rows, n_keys),
+                                   cache ? "k" : "q", err);
+    if (status == ATTN_OK)
+        status = make_snapshot(job, session, cache ? r->end_key : r->end_query, err);
+    if (status != ATTN_OK)
+        return status;
+    job->trace = attn_trace_create(c, &selection, &job->heads, r->first_query, (size_t)n_rows,
+                                   r->first_key, n_keys);
+    if (job->trace == NULL)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a tensor");
+    job->result.trace = job->trace;
+    job->n_positions = cache ? 0 : n_rows;
+    if (cache)
+        read_cache(job);
+    attn_sessions_info(job->engine->sessions, session, &job->result.session);
+    return ATTN_OK;
+}
+
+static attn_status attach_snapshot(attn_job *job, attn_error *err)
+{
+    attn_engine *engine = job->engine;
+    attn_session *session = attn_sessions_find(engine->sessions, job->id);
+    if (session == NULL)
+        return attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+    job->state = ATTN_JOB_ASIDE;
+    attn_status status = look_at_session(job, session, err);
+    attn_sessions_unreference(engine->sessions, session);
+    if (status != ATTN_OK) {
+        attn_session_free(job->shadow);
+        job->shadow = NULL;
     }
     return status;
 }
@@ -503,7 +706,7 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
         memcpy(job->id, request->session, strlen(request->session) + 1);
     else
         make_id(job);
-    status = attach_session(job, err);
+    status = job->kind == ATTN_JOB_TENSOR ? attach_snapshot(job, err) : attach_session(job, err);
     if (status != ATTN_OK) {
         engine->n_jobs--;
         free_job(job);
@@ -531,8 +734,8 @@ static bool release_session(attn_job *job, bool failed)
         return true; /* one waiter fewer: the next may be let in */
     }
     attn_session_settle(session, session->length);
-    if (job->created && failed && session->length == 0)
-        attn_sessions_remove(table, session);
+    if (job->created && failed && session->length == 0 && attn_sessions_remove(table, session))
+        attn_engine_tell(job->engine, session, &(attn_event){.kind = ATTN_EVENT_DELETED});
     bool waiting = attn_sessions_release(table, session, true, &job->result.session);
     attn_sessions_unreference(table, session);
     return waiting;
@@ -543,12 +746,17 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     attn_engine *engine = job->engine;
     attn_session_free(job->shadow);
     job->shadow = NULL;
-    bool waiting = release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
+    bool waiting = job->session != NULL &&
+                   release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
     uint64_t now = attn_now_ns();
     attn_result *result = &job->result;
     result->reason = reason;
     if (error != NULL)
         result->error = *error;
+    if (reason != ATTN_REASON_LENGTH) { /* a part of a trace is none */
+        attn_trace_release(job->trace);
+        job->trace = result->trace = NULL;
+    }
     if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH) {
         result->appended = job->n_positions;
         result->tokens = job->tokens;

@@ -1,7 +1,8 @@
 /* job.h: a request at work, from admission to its result.
  *
  * A job is WAITING (for a busy session), then ACTIVE (its rows may go into batches), from time to
- * time PARKED (its sink is not ready), then ended. After submission only the scheduler thread
+ * time PARKED (its sink is not ready), then ended. A TENSOR job is ASIDE: it runs in the time that
+ * the others leave. After submission only the scheduler thread
  * touches it, except the atomic fields. It has two references, the host's and the scheduler's.
  */
 #ifndef ATTN_JOB_H
@@ -9,7 +10,13 @@
 
 #include "engine/engine_state.h"
 
-typedef enum attn_job_state { ATTN_JOB_WAITING, ATTN_JOB_ACTIVE, ATTN_JOB_PARKED } attn_job_state;
+typedef enum attn_job_state {
+    ATTN_JOB_WAITING,
+    ATTN_JOB_ACTIVE,
+    ATTN_JOB_PARKED,
+    ATTN_JOB_ASIDE,
+    ATTN_JOB_STATES
+} attn_job_state;
 
 struct attn_job {
     attn_engine *engine;
@@ -25,9 +32,11 @@ struct attn_job {
 
     _Atomic bool cancelled, woken, parked;
 
-    attn_session *session; /* held, or waited for; NULL once released */
-    bool created;          /* this job made the session */
-    attn_session *shadow;  /* VERIFY: the recomputed cache */
+    attn_session *session;  /* held, or waited for; NULL once released, and of a TENSOR job */
+    bool created;           /* this job made the session */
+    attn_session *shadow;   /* VERIFY: the recomputed cache; TENSOR: the snapshot */
+    attn_trace *trace;      /* PREFILL, TENSOR: the tensors asked for */
+    attn_trace_heads heads; /* of a trace */
     uint64_t start_length;
     uint64_t n_positions; /* rows to run: prefill rows, decode steps, positions to verify */
     uint64_t n_done;

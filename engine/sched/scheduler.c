@@ -1,5 +1,5 @@
-/* DESIGN. The thread owns three lists: waiting (for a busy session), active, parked (sink not
- * ready). Other threads only append to the inbox and set flags, under one mutex. A turn: take the
+/* DESIGN. The thread owns four lists: waiting (for a busy session), active, parked (sink not ready),
+ * aside (looks into sessions, for the time that is left). Other threads only append to the inbox and set flags, under one mutex. A turn: take the
  * inbox, look at cancelled, waiting and parked jobs if anything happened to them, run one batch.
  * `done` and `step` callbacks run on this thread. */
 #include "engine/sched/scheduler.h"
@@ -18,6 +18,8 @@
 #define MIN_CHUNK 16
 /* Logits are computed for as many jobs at once as this many floats hold. */
 #define LOGITS_FLOATS ((size_t)4 << 20)
+/* While others have work, looking into sessions gets this part of the time. */
+#define ASIDE_PART 10
 /* How often a busy scheduler looks at waiting and parked jobs whose time may be up. */
 #define LOOK_NS 10000000u
 
@@ -29,7 +31,8 @@ typedef struct job_list {
 typedef struct batch_part {
     attn_job *job;
     size_t first_row, n_rows;
-    bool replay;
+    bool replay, untraced;       /* there was no memory for its trace */
+    attn_trace *trace, *watched; /* of a decode step: what the job, what the observer asked for */
 } batch_part;
 
 struct attn_scheduler {
@@ -42,7 +45,8 @@ struct attn_scheduler {
     bool kicked, cancelled, stop;
 
     /* The thread's own. */
-    job_list waiting, active, parked;
+    job_list lists[ATTN_JOB_STATES];
+    uint64_t next_aside_ns; /* while others have work */
     size_t next_model;
     double rate; /* multiply-adds a nanosecond, measured */
     uint64_t next_expiry_ns;
@@ -80,25 +84,23 @@ static void list_remove(job_list *list, attn_job *job)
     *(job->next != NULL ? &job->next->previous : &list->last) = job->previous;
 }
 
-static job_list *list_of(attn_scheduler *s, attn_job_state state)
+static attn_job *first_of(const attn_scheduler *s, attn_job_state state)
 {
-    return state == ATTN_JOB_WAITING  ? &s->waiting
-           : state == ATTN_JOB_PARKED ? &s->parked
-                                      : &s->active;
+    return s->lists[state].first;
 }
 
 static void move(attn_scheduler *s, attn_job *job, attn_job_state state)
 {
-    list_remove(list_of(s, job->state), job);
+    list_remove(&s->lists[job->state], job);
     job->state = state;
-    list_append(list_of(s, state), job);
+    list_append(&s->lists[state], job);
 }
 
 /* ----------------------------------------------------------------------- ending and waiting */
 
 static void finish(attn_scheduler *s, attn_job *job, attn_reason reason, const attn_error *error)
 {
-    list_remove(list_of(s, job->state), job);
+    list_remove(&s->lists[job->state], job);
     if (attn_job_finish(job, reason, error)) {
         /* Looked at again before the next batch. */
         attn_mutex_lock(&s->mutex);
@@ -117,7 +119,7 @@ static void fail(attn_scheduler *s, attn_job *job, const attn_error *error)
 static void retry_waiting(attn_scheduler *s)
 {
     uint64_t now = attn_now_ns();
-    for (attn_job *job = s->waiting.first, *next; job != NULL; job = next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_WAITING), *next; job != NULL; job = next) {
         next = job->next;
         attn_error err;
         attn_hold hold = attn_sessions_hold(s->engine->sessions, job->session, job, true);
@@ -140,7 +142,7 @@ static void retry_waiting(attn_scheduler *s)
 static void retry_parked(attn_scheduler *s)
 {
     uint64_t now = attn_now_ns();
-    for (attn_job *job = s->parked.first, *next; job != NULL; job = next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_PARKED), *next; job != NULL; job = next) {
         next = job->next;
         if (job->woken) {
             job->parked = false;
@@ -170,9 +172,8 @@ static bool park(attn_scheduler *s, attn_job *job)
 
 static void end_cancelled(attn_scheduler *s, bool all)
 {
-    job_list *lists[] = {&s->waiting, &s->active, &s->parked};
-    for (size_t i = 0; i < 3; i++) {
-        for (attn_job *job = lists[i]->first, *next; job != NULL; job = next) {
+    for (int state = 0; state < ATTN_JOB_STATES; state++) {
+        for (attn_job *job = s->lists[state].first, *next; job != NULL; job = next) {
             next = job->next;
             if (job->cancelled)
                 finish(s, job, ATTN_REASON_CANCELLED, NULL);
@@ -203,6 +204,27 @@ static batch_part *add_part(attn_scheduler *s, attn_job *job)
     return part;
 }
 
+/* The traces of a decode step: for its own client, and for the observer. False when out of memory for
+ * the former. */
+static bool make_traces(attn_scheduler *s, batch_part *part, uint64_t position)
+{
+    attn_job *job = part->job;
+    const attn_config *c = &job->session->model->config;
+    attn_engine *engine = s->engine;
+    attn_selection selection;
+    if (job->request.has_trace)
+        part->trace =
+            attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0, position + 1);
+    if (engine->observing && engine->observer.wants != NULL &&
+        engine->observer.wants(engine->observer.ctx, job->session->id, &selection) &&
+        attn_trace_check_step(c, &selection, NULL) == ATTN_OK) {
+        attn_trace_heads heads;
+        attn_trace_choose(c, &selection, &heads);
+        part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
+    }
+    return !job->request.has_trace || part->trace != NULL;
+}
+
 /* A decode's next row: its own input, or what follows from the session's last output (itself, or the
  * token sampled from it); or, when that is not known (after a truncate), the replay of the last
  * position. */
@@ -225,9 +247,28 @@ static void add_decode(attn_scheduler *s, attn_job *job)
         span.position = length - 1;
         set_kept_inputs(&span, session, length - 1);
     }
-    if (!part->replay)
+    if (!part->replay) {
         attn_session_take_pages(session, length + 1);
+        part->untraced = !make_traces(s, part, length);
+        span.traces[0] = part->trace;
+        span.traces[1] = part->watched;
+    }
     add_span(s, span);
+}
+
+/* Adds a span whose inputs are the ones that `session` keeps, in pieces: they are contiguous within
+ * a page only. */
+static void add_kept(attn_scheduler *s, attn_span span, const attn_session *session)
+{
+    size_t left = span.n_rows;
+    while (left > 0) {
+        size_t in_page = ATTN_PAGE_POSITIONS - span.position % ATTN_PAGE_POSITIONS;
+        span.n_rows = in_page < left ? in_page : left;
+        set_kept_inputs(&span, session, span.position);
+        add_span(s, span);
+        span.position += span.n_rows;
+        left -= span.n_rows;
+    }
 }
 
 /* The next rows of a prefill or verify, as many as cost allows. Returns their cost. */
@@ -246,23 +287,38 @@ static double add_chunk(attn_scheduler *s, attn_job *job, double budget)
     batch_part *part = add_part(s, job);
     part->n_rows = n;
     if (job->kind == ATTN_JOB_PREFILL) {
-        attn_span span = {.session = target, .position = position, .n_rows = n};
+        attn_span span = {
+            .session = target, .position = position, .n_rows = n, .traces = {job->trace}};
         if (job->n_tokens > 0)
             span.tokens = job->tokens + job->n_done;
         else
             span.inputs = job->request.inputs + job->n_done * job->request.input_size;
         add_span(s, span);
     } else {
-        /* Kept inputs are contiguous within a page only. */
-        for (size_t done = 0; done < n;) {
-            size_t in_page = ATTN_PAGE_POSITIONS - (position + done) % ATTN_PAGE_POSITIONS;
-            size_t rows = in_page < n - done ? in_page : n - done;
-            attn_span span = {.session = target, .position = position + done, .n_rows = rows};
-            set_kept_inputs(&span, job->session, position + done);
-            add_span(s, span);
-            done += rows;
-        }
+        add_kept(s, (attn_span){.session = target, .position = position, .n_rows = n},
+                 job->session);
     }
+    return attn_forward_cost(c, position, n);
+}
+
+/* The next rows of a look into a session. */
+static double add_look(attn_scheduler *s, attn_job *job, double budget)
+{
+    const attn_config *c = &job->shadow->model->config;
+    uint64_t position = job->request.first_query + job->n_done;
+    uint64_t left = job->n_positions - job->n_done;
+    size_t n = 1;
+    while (n < ATTN_BATCH_ROWS && n < left && attn_forward_cost(c, position, n + 1) <= budget)
+        n++;
+    batch_part *part = add_part(s, job);
+    part->n_rows = n;
+    add_kept(s,
+             (attn_span){.session = job->shadow,
+                         .position = position,
+                         .n_rows = n,
+                         .read_only = true,
+                         .traces = {job->trace}},
+             job->shadow);
     return attn_forward_cost(c, position, n);
 }
 
@@ -272,10 +328,11 @@ static double plan(attn_scheduler *s, const attn_model *model)
     double cost = 0, budget = s->rate * BATCH_NS;
     bool chunks = false;
     s->n_parts = s->n_spans = s->n_rows = 0;
-    for (const attn_job *job = s->active.first; job != NULL && !chunks; job = job->next)
+    for (const attn_job *job = first_of(s, ATTN_JOB_ACTIVE); job != NULL && !chunks;
+         job = job->next)
         chunks = job->session->model == model && job->kind != ATTN_JOB_DECODE;
     size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
-    for (attn_job *job = s->active.first, *next; job != NULL; job = next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE), *next; job != NULL; job = next) {
         next = job->next;
         if (s->n_rows == most || cost > 2 * budget)
             break;
@@ -287,7 +344,7 @@ static double plan(attn_scheduler *s, const attn_model *model)
         add_decode(s, job);
     }
     size_t n_decodes = s->n_parts;
-    for (attn_job *job = s->active.first; chunks && job != NULL; job = job->next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE); chunks && job != NULL; job = job->next) {
         if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->n_parts > n_decodes))
             break;
         if (job->kind != ATTN_JOB_DECODE && job->session->model == model)
@@ -342,6 +399,12 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
         fail_overflow(s, job, part->replay ? position - 1 : position);
         return;
     }
+    if (part->untraced) {
+        attn_error err;
+        attn_fail(&err, ATTN_E_NO_MEMORY, NULL, "out of memory for a trace");
+        fail(s, job, &err);
+        return;
+    }
     if (part->replay) {
         set_last_output(session, output);
         return;
@@ -361,7 +424,8 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
     else
         attn_histogram_observe(&job->engine->step_seconds, (double)(now - job->last_step_ns) / 1e9);
     job->last_step_ns = now;
-    attn_step step = {.step = job->n_done++, .position = position, .length = position + 1};
+    attn_step step = {
+        .step = job->n_done++, .position = position, .length = position + 1, .trace = part->trace};
     if (attn_config_is_decoder(&session->model->config)) {
         step.token = token;
         step.logprobs = job->logprobs;
@@ -375,6 +439,15 @@ static void commit_decode(attn_scheduler *s, const batch_part *part, const float
     }
     if (job->sink.step != NULL)
         job->sink.step(job->sink.ctx, &step);
+    attn_engine_tell(s->engine, session,
+                     &(attn_event){.kind = ATTN_EVENT_STEP,
+                                   .step = step.step,
+                                   .position = position,
+                                   .has_token = attn_config_is_decoder(&session->model->config),
+                                   .token = token,
+                                   .text = step.text,
+                                   .text_len = step.text_len,
+                                   .trace = part->watched});
     if (job->n_done == job->n_positions)
         finish(s, job, ATTN_REASON_LENGTH, NULL);
 }
@@ -397,6 +470,14 @@ static bool predict(attn_scheduler *s, attn_job *job, const float *hidden)
     return true;
 }
 
+static void tell_prefill(attn_scheduler *s, const attn_job *job)
+{
+    attn_engine_tell(s->engine, job->session,
+                     &(attn_event){.kind = ATTN_EVENT_PREFILL,
+                                   .n_done = job->n_done,
+                                   .n_positions = job->n_positions});
+}
+
 static void commit_prefill(attn_scheduler *s, const batch_part *part, const float *outputs)
 {
     attn_job *job = part->job;
@@ -413,8 +494,10 @@ static void commit_prefill(attn_scheduler *s, const batch_part *part, const floa
         memcpy(job->outputs + job->n_done * hidden, outputs, part->n_rows * hidden * sizeof(float));
     job->n_done += part->n_rows;
     job->engine->prefill_tokens += part->n_rows;
-    if (job->n_done < job->n_positions)
+    if (job->n_done < job->n_positions) {
+        tell_prefill(s, job);
         return;
+    }
     const float *last = outputs + (part->n_rows - 1) * hidden;
     if (job->request.output == ATTN_OUTPUT_LAST)
         memcpy(job->outputs, last, hidden * sizeof(float));
@@ -424,6 +507,7 @@ static void commit_prefill(attn_scheduler *s, const batch_part *part, const floa
     }
     set_last_output(session, last);
     attn_session_commit(session, job->start_length + job->n_positions);
+    tell_prefill(s, job);
     observe_first_output(job, attn_now_ns());
     finish(s, job, ATTN_REASON_LENGTH, NULL);
 }
@@ -492,7 +576,8 @@ static void mark_started(attn_scheduler *s, attn_job *const *jobs, size_t n, uin
         s->engine->n_queued--;
         s->engine->n_in_flight[job->kind]++;
         attn_histogram_observe(&s->engine->queue_seconds, (double)(now - job->submitted_ns) / 1e9);
-        attn_sessions_set_state(s->engine->sessions, job->session, states[job->kind]);
+        if (job->session != NULL)
+            attn_sessions_set_state(s->engine->sessions, job->session, states[job->kind]);
     }
 }
 
@@ -501,8 +586,8 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
     uint64_t begin = attn_now_ns();
     for (size_t i = 0; i < s->n_parts; i++)
         mark_started(s, &s->parts[i].job, 1, begin);
-    const float *outputs =
-        attn_forward_run(s->engine->forward, model, s->spans, s->n_spans, s->finite);
+    const float *outputs = attn_forward_run(s->engine->forward, model, s->spans, s->n_spans,
+                                            model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
     double rate = cost / (double)(duration + 1);
     s->rate += 0.2 * (rate - s->rate);
@@ -515,13 +600,38 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
         /* To the end of the list: whoever did not fit comes first next time. */
         move(s, job, ATTN_JOB_ACTIVE);
         const float *rows = outputs + part->first_row * model->config.hidden_size;
-        if (job->kind == ATTN_JOB_DECODE)
+        if (job->kind == ATTN_JOB_DECODE) {
             commit_decode(s, part, rows);
-        else if (job->kind == ATTN_JOB_PREFILL)
+            attn_trace_release(part->trace);
+            attn_trace_release(part->watched);
+        } else if (job->kind == ATTN_JOB_PREFILL)
             commit_prefill(s, part, rows);
         else
             commit_verify(s, part, rows);
     }
+}
+
+/* A piece of the first look into a session, a short one if others have work. */
+static void run_aside(attn_scheduler *s)
+{
+    attn_job *job = first_of(s, ATTN_JOB_ASIDE);
+    const bool alone = first_of(s, ATTN_JOB_ACTIVE) == NULL;
+    uint64_t begin = attn_now_ns();
+    if (job == NULL || (!alone && begin < s->next_aside_ns))
+        return;
+    s->n_parts = s->n_spans = s->n_rows = 0;
+    add_look(s, job, s->rate * (alone ? BATCH_NS : BATCH_NS / ASIDE_PART));
+    mark_started(s, &job, 1, begin);
+    attn_forward_run(s->engine->forward, job->shadow->model, s->spans, s->n_spans,
+                     attn_trace_layers(job->trace), s->finite);
+    uint64_t end = attn_now_ns();
+    s->next_aside_ns = end + ASIDE_PART * (end - begin);
+    job->compute_ns += end - begin;
+    job->n_done += s->parts[0].n_rows;
+    if (job->n_done == job->n_positions)
+        finish(s, job, ATTN_REASON_LENGTH, NULL);
+    else
+        move(s, job, ATTN_JOB_ASIDE);
 }
 
 /* ------------------------------------------------------------------------------- sampling */
@@ -571,7 +681,8 @@ static void sample_next(attn_scheduler *s, const attn_model *model)
     size_t most = s->logits_floats / vocab;
     most = most < ATTN_BATCH_ROWS ? most : ATTN_BATCH_ROWS;
     s->n_sampled = 0;
-    for (attn_job *job = s->active.first, *next; job != NULL && s->n_sampled < most; job = next) {
+    for (attn_job *job = first_of(s, ATTN_JOB_ACTIVE), *next; job != NULL && s->n_sampled < most;
+         job = next) {
         next = job->next;
         if (job->session->model != model || !attn_job_samples(job) || job->has_next ||
             !job->session->has_last_output || park(s, job))
@@ -602,7 +713,7 @@ static void sample_next(attn_scheduler *s, const attn_model *model)
  * others may then be left that are still to be sampled. */
 static void run_next(attn_scheduler *s)
 {
-    for (size_t i = 0; i < s->engine->n_models && s->active.first != NULL; i++) {
+    for (size_t i = 0; i < s->engine->n_models && first_of(s, ATTN_JOB_ACTIVE) != NULL; i++) {
         const attn_model *model = s->engine->models[s->next_model++ % s->engine->n_models].model;
         if (attn_config_is_decoder(&model->config))
             sample_next(s, model);
@@ -618,9 +729,9 @@ static void run_next(attn_scheduler *s)
 static uint64_t next_deadline(const attn_scheduler *s)
 {
     uint64_t deadline = s->engine->n_mortal > 0 ? s->next_expiry_ns : UINT64_MAX;
-    const job_list *lists[] = {&s->waiting, &s->parked};
+    static const attn_job_state states[] = {ATTN_JOB_WAITING, ATTN_JOB_PARKED};
     for (size_t i = 0; i < 2; i++) {
-        for (const attn_job *job = lists[i]->first; job != NULL; job = job->next)
+        for (const attn_job *job = s->lists[states[i]].first; job != NULL; job = job->next)
             deadline = job->deadline_ns < deadline ? job->deadline_ns : deadline;
     }
     return deadline;
@@ -653,10 +764,11 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
     attn_mutex_unlock(&s->mutex);
     for (attn_job *next; job != NULL; job = next) {
         next = job->next;
-        list_append(list_of(s, job->state), job);
+        list_append(&s->lists[job->state], job);
         if (job->cancelled)
             *cancelled = true;
-        else if (job->kind == ATTN_JOB_VERIFY && job->n_positions == 0) /* of an empty session */
+        else if (job->state != ATTN_JOB_WAITING && job->n_positions == 0)
+            /* Of an empty session, or of the cache alone. */
             finish(s, job, ATTN_REASON_LENGTH, NULL);
     }
     return !stop;
@@ -681,7 +793,8 @@ static void *scheduler_main(void *arg)
         }
         expire(s, now);
         run_next(s);
-        idle = s->active.first == NULL;
+        run_aside(s);
+        idle = first_of(s, ATTN_JOB_ACTIVE) == NULL && first_of(s, ATTN_JOB_ASIDE) == NULL;
     }
     return NULL;
 }

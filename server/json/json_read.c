@@ -441,6 +441,30 @@ static const char *take_strings(reader *r, const char *p, const srv_json_field *
     return give_to_cjson(r, begin, p, field, problem);
 }
 
+/* Copies the text of the object at p. */
+static const char *take_object(const reader *r, const char *p, const srv_json_field *field,
+                               srv_json_value *value, const char **problem)
+{
+    bool too_deep = false;
+    const char *behind = *p == '{' ? scan_value(p, r->end, 1, &too_deep) : NULL;
+    if (!behind)
+        return NULL;
+    const size_t len = (size_t)(behind - p);
+    if (len < field->min || len > field->max) {
+        *problem = "the object is too long";
+        return NULL;
+    }
+    value->string.text = malloc(len + 1);
+    if (!value->string.text) {
+        *problem = out_of_memory;
+        return NULL;
+    }
+    memcpy(value->string.text, p, len);
+    value->string.text[len] = '\0';
+    value->string.len = len;
+    return behind;
+}
+
 /* Reads the value at p of a field, all but what cJSON will read. */
 static const char *read_value(reader *r, const char *p, const srv_json_field *field,
                               srv_json_value *value, const char **problem)
@@ -451,6 +475,8 @@ static const char *read_value(reader *r, const char *p, const srv_json_field *fi
         return take_scalar(r, p, field, problem);
     case SRV_JSON_STRINGS:
         return take_strings(r, p, field, problem);
+    case SRV_JSON_OBJECT:
+        return take_object(r, p, field, value, problem);
     case SRV_JSON_INTEGER:
         p = read_integer(p, r->end, &value->integer, problem);
         if (p && (value->integer < field->min || value->integer > field->max)) {
@@ -581,7 +607,7 @@ static void read_scalars(reader *r)
         const srv_json_field *field = &r->fields[i];
         srv_json_value *value = &r->values[i];
         cJSON *item = value->present ? cJSON_GetObjectItemCaseSensitive(object, field->name) : NULL;
-        if (!item)
+        if (!item) /* read already */
             continue;
         if (field->type == SRV_JSON_BOOL) {
             value->boolean = cJSON_IsTrue(item);
@@ -638,6 +664,9 @@ void srv_json_values_free(const srv_json_field *fields, size_t n, srv_json_value
         switch (fields[i].type) {
         case SRV_JSON_STRING:
             cJSON_free(values[i].string.text);
+            break;
+        case SRV_JSON_OBJECT:
+            free(values[i].string.text);
             break;
         case SRV_JSON_FLOAT_ROW:
         case SRV_JSON_FLOAT_ROWS:

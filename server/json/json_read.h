@@ -34,13 +34,14 @@ typedef enum {
     SRV_JSON_FLOAT_ROWS, /* [[f, ...], [f, ...], ...], rows equally long and not empty */
     SRV_JSON_INTEGERS,   /* [i, i, ...] */
     SRV_JSON_STRINGS,    /* a string, or an array of them */
+    SRV_JSON_OBJECT,     /* {...}: its text, to be read with a table of its own */
 } srv_json_type;
 
 typedef struct {
     const char *name; /* ASCII letters, digits and _ */
     srv_json_type type;
     bool required;
-    /* Inclusive range: of an INTEGER, of a STRING's length in bytes, of the number of elements of a
+    /* Inclusive range: of an INTEGER, of a STRING's or OBJECT's length in bytes, of the number of elements of a
      * FLOAT_ROW or INTEGERS, of the rows of FLOAT_ROWS, of the strings of STRINGS. No meaning for
      * BOOL and NUMBER. */
     uint64_t min, max;
@@ -52,7 +53,7 @@ typedef struct {
         struct {
             char *text; /* NUL terminated, UTF-8 */
             size_t len;
-        } string;
+        } string; /* also of an OBJECT */
         bool boolean;
         uint64_t integer;
         double number;

@@ -115,7 +115,7 @@ static void run_rows(setup *s, uint64_t position, size_t n_rows)
                       .n_rows = n_rows,
                       .inputs = s->inputs,
                       .tokens = s->tokens};
-    attn_forward_run(s->forward, s->model, &span, 1, finite);
+    attn_forward_run(s->forward, s->model, &span, 1, s->model->config.num_hidden_layers, finite);
 }
 
 /* One step of the first n sessions, logits included. */
@@ -129,7 +129,8 @@ static void run_step(setup *s, uint64_t position, size_t n)
                                .n_rows = 1,
                                .inputs = s->inputs,
                                .tokens = s->tokens + i};
-    const float *hidden = attn_forward_run(s->forward, s->model, spans, n, finite);
+    const float *hidden = attn_forward_run(s->forward, s->model, spans, n,
+                                           s->model->config.num_hidden_layers, finite);
     if (attn_config_is_decoder(&s->model->config))
         attn_forward_logits(s->forward, s->model, hidden, n, s->logits);
 }

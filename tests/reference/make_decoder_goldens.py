@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Writes the golden vectors of language models: logits, and a greedy continuation.
+"""Writes the golden vectors of language models: logits, and a greedy continuation; of some the tensors
+inside.
 
     make_decoder_goldens.py [NAME ...]
 
@@ -25,7 +26,7 @@ import philox
 from decoder import Decoder, greedy
 from decoder_config import Config, widen
 from make_checkpoint import checkpoint_tensors, read_config
-from make_goldens import write_golden
+from make_goldens import TRACED_LENGTH, TRACED_ROWS, last_rows, write_golden
 
 STORIES = Path(__file__).resolve().parents[2] / "engine" / "models" / "stories"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "stories"))
@@ -62,6 +63,7 @@ GOLDENS = {
     "minimind-moe-norms": ("minimind-moe", 15, 70, "random", "f32"),
     "minimind2-moe": ("minimind2-moe", 16, 210, "ones", "f32"),
 }
+TRACED = ("minimind-dense", "llama-bias", "qwen3-untied")
 
 
 def kept_rows(n_tokens):
@@ -143,6 +145,12 @@ def make_golden(name, model, seed, n_tokens, norms, dtype):
     if margin is not None:
         metadata["router_margin"] = f"{margin:.1e}"
     write_golden(f"lm-{name}", tensors, metadata)
+    if name in TRACED:
+        trace = {}
+        traced = torch.from_numpy(tokens[:TRACED_LENGTH])[None].long()
+        exact.forward(traced, trace=trace)
+        metadata["first_row"] = str(TRACED_LENGTH - TRACED_ROWS)
+        write_golden(f"trace-lm-{name}", last_rows(trace), metadata)
 
 
 def make_stories_golden():

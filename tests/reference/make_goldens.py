@@ -39,6 +39,15 @@ RANDOM_MODELS = {
     "minimind-layer": (1234, 40, 4),
 }
 
+# trace-*: the tensors inside, at the last positions of the first TRACED_LENGTH: both sides of a
+# page's edge. The kinds that the engine shows.
+TRACED_LENGTH = 18
+TRACED_ROWS = 3
+TRACED_KINDS = {"hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_mlp_out", "hook_resid_post"}
+TRACED_KINDS |= {"hook_attn_out", "hook_attn_scores", "hook_pattern", "hook_z", "key", "value"}
+TRACED_KINDS |= {f"hook_{stage}{name}" for stage in ("", "rot_") for name in "qk"}
+TRACED_KINDS |= {"hook_v", "hook_q_normed", "hook_k_normed"}
+
 
 def write_golden(name, tensors, metadata):
     """Writes goldens/<name>.safetensors from tensors of torch or numpy."""
@@ -59,6 +68,18 @@ def attend(model, chunks):
         named = {"inputs": inputs, "output": output, **trace}
         tensors.update({f"call{i}.{name}": tensor for name, tensor in named.items()})
     return tensors
+
+
+def last_rows(trace):
+    """The rows to keep of a trace of TRACED_LENGTH positions, as float32, without the batch axis."""
+    rows = {}
+    for name, tensor in trace.items():
+        kind = name.rpartition(".")[2]
+        if kind in TRACED_KINDS:
+            by_head = kind in ("hook_attn_scores", "hook_pattern")
+            axis, first = int(by_head), TRACED_LENGTH - TRACED_ROWS
+            rows[name] = tensor[0].narrow(axis, first, TRACED_ROWS).float()
+    return rows
 
 
 def make_examples():
@@ -138,6 +159,13 @@ def make_random(name, seed, n_rows, n_kept):
         tensors[key] = output[0, -n_kept:]
     metadata = {"model": name, "seed": str(seed), "first_row": str(n_rows - n_kept)}
     write_golden(name, tensors, metadata)
+
+    trace = {}
+    model = SeedAttention(Config.from_dict(config), weights, torch.float64)
+    model.forward(torch.from_numpy(inputs)[None, :TRACED_LENGTH], trace=trace)
+    first_row = TRACED_LENGTH - TRACED_ROWS
+    metadata = {"model": name, "seed": str(seed), "first_row": str(first_row)}
+    write_golden(f"trace-{name}", last_rows(trace), metadata)
 
 
 def main():

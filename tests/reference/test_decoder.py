@@ -298,9 +298,11 @@ def test_gelu_is_the_exact_one():
 
 def test_every_golden_and_every_model_is_there():
     pytest.importorskip("torch")
-    from make_decoder_goldens import GOLDENS as TABLE
+    from make_decoder_goldens import GOLDENS as TABLE, TRACED
 
     assert LM_GOLDENS == sorted(f"lm-{name}" for name in TABLE)
+    traced = sorted(path.stem for path in GOLDENS.glob("trace-lm-*"))
+    assert traced == sorted(f"trace-lm-{name}" for name in TRACED)
     assert {numbers[0] for numbers in TABLE.values()} == set(NAMES)
 
 
@@ -332,6 +334,23 @@ def test_golden_is_what_the_reference_computes(name):
     assert np.allclose(margins, golden["greedy_margin"], rtol=0, atol=1e-11)
     assert min(margins) > 1e-3
     assert not set(ids) & set(config.eos)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDENS.glob("trace-lm-*")))
+def test_trace_is_what_the_reference_computes(name):
+    torch = pytest.importorskip("torch")
+    from decoder import Decoder
+    from make_goldens import TRACED_LENGTH, last_rows
+
+    golden, _, config, weights = read_golden(name)
+    tokens = read_golden(name.removeprefix("trace-"))[0]["tokens"][:TRACED_LENGTH]
+    trace = {}
+    tokens = torch.from_numpy(tokens.copy())[None].long()
+    Decoder(config, weights, torch.float64).forward(tokens, trace=trace)
+    rows = last_rows(trace)
+    assert rows.keys() == golden.keys()
+    for key in golden:
+        assert np.allclose(rows[key], golden[key], rtol=1e-6, atol=1e-7), key
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ static fixture open_table(uint64_t max_sessions)
     f.arena = attn_arena_create(16u << 20, &err);
     f.model = attn_model_load_builtin(ATTN_BUILTIN_SEED, &options, &err);
     f.pages = attn_arena_add_class(f.arena, 2048, 1024, &err);
-    f.table = attn_sessions_create(max_sessions);
+    f.table = attn_sessions_create(max_sessions, NULL, NULL);
     assert_true(f.arena && f.model && f.pages && f.table);
     return f;
 }
