@@ -1,7 +1,8 @@
 /* DESIGN. The thread owns four lists: waiting (for a busy session), active, parked (sink not ready),
- * aside (looks into sessions, for the time that is left). Other threads only append to the inbox and set flags, under one mutex. A turn: take the
- * inbox, look at cancelled, waiting and parked jobs if anything happened to them, run one batch.
- * `done` and `step` callbacks run on this thread. */
+ * aside (looks into sessions, for the time that is left). Other threads only append to the inbox and
+ * set flags, under one mutex. A turn: take the inbox, look at cancelled, waiting and parked jobs if
+ * anything happened to them, run one batch, and perhaps a piece of a look. `done` and `step` callbacks
+ * run on this thread. */
 #include "engine/sched/scheduler.h"
 
 #include "engine/compute/sampler.h"
