@@ -278,8 +278,8 @@ static void serve(srv_watch *h, srv_watcher *w, bool bye, uint64_t now)
         pthread_mutex_lock(&w->mutex);
         w->ended = true;
         pthread_mutex_unlock(&w->mutex);
+        wake_reader(w);
     }
-    wake_reader(w);
     pthread_mutex_lock(&h->mutex);
     h->serving = NULL;
     bool drop = w->left || (bye && remove_watcher(h, w));
@@ -341,6 +341,11 @@ static void *run(void *arg)
         for (size_t i = 0; i < SRV_WATCHERS_MAX; i++) {
             if (h->slots[i])
                 serve(h, h->slots[i], stopping, last_pass);
+        }
+        /* All at once: the HTTP loop wakes once. */
+        for (size_t i = 0; i < SRV_WATCHERS_MAX; i++) {
+            if (h->slots[i])
+                wake_reader(h->slots[i]);
         }
         srv_watch_ring_forget(&h->ring);
         trim(&h->text);

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-STEPS, ROUNDS, WATCHERS = 400, 7, 16
+STEPS, ROUNDS, WATCHERS = 200, 7, 16
 CONFIG = {
     "model_type": "attention",
     "hidden_size": 768,
@@ -85,17 +85,22 @@ def request(url, method="POST", body=None):
 
 
 def busy(url):
-    """Steps a second of one run, as its client sees it."""
-    start = time.monotonic()
+    """Of one run: steps a second, as its client sees it, and the server's CPU time a step, in ms."""
+    cpu, start = metric(url, "process_cpu_seconds_total"), time.monotonic()
     request(url + "/decode", body={"session": "a", "steps": STEPS})
     rate = STEPS / (time.monotonic() - start)
+    cpu = metric(url, "process_cpu_seconds_total") - cpu
     request(url + "/sessions/a/truncate", body={"length": 64})
-    return rate
+    return rate, 1000 * cpu / STEPS
+
+
+def metric(url, name):
+    text = request(url + "/metrics", "GET")
+    return float(text.split(f"\nattnd_{name} ")[1].split()[0])
 
 
 def resident(url):
-    text = request(url + "/metrics", "GET")
-    return float(text.split("\nattnd_process_resident_memory_bytes ")[1].split()[0]) / 2**20
+    return metric(url, "process_resident_memory_bytes") / 2**20
 
 
 def main(binary="build/release/attnd", server_cpus=None, watcher_cpus=None):
@@ -124,9 +129,11 @@ def main(binary="build/release/attnd", server_cpus=None, watcher_cpus=None):
         os.waitpid(child, 0)
         time.sleep(0.5)
     for count, found in rates.items():
-        print(f"{count:2} watchers: median {statistics.median(found):.1f} steps/s", end="")
-        print(f"  ({min(found):.1f} .. {max(found):.1f})")
-    cost = 1 - statistics.median(rates[WATCHERS]) / statistics.median(rates[0])
+        steps, cpu = zip(*found)
+        print(f"{count:2} watchers: median {statistics.median(steps):.1f} steps/s", end="")
+        print(f" ({min(steps):.1f} .. {max(steps):.1f}), {statistics.median(cpu):.2f} ms CPU a step")
+    medians = {count: statistics.median(found)[0] for count, found in rates.items()}
+    cost = 1 - medians[WATCHERS] / medians[0]
     print(f"cost {100 * cost:.1f} %; resident memory {before:.0f} MiB, then {after:.0f} MiB")
     server.terminate()
     server.wait()
