@@ -65,6 +65,7 @@ RUN := $(RUN_$(CONFIG))
 find_sources = $(sort $(shell find $(1) -name '*.c' -o -name '*.S' 2>/dev/null))
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
+WEB_FILES := $(sort $(wildcard clients/web/*))
 LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
@@ -137,7 +138,7 @@ $(LOAD): $(call object,$(LOAD_SOURCES))
 	$(call show,LINK)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcjson -lm -o $@
 
-$(LIBRARY): $(call object,$(LIBRARY_SOURCES))
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/web/web_files.o
 $(BUILD)/libfuzzed.a: $(call object,$(FUZZED_SOURCES))
 $(LIBRARY) $(BUILD)/libfuzzed.a:
 	$(call show,AR)
@@ -179,6 +180,30 @@ $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p
 	@mkdir -p $(@D)
 	$(call show,AS)
 	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
+
+# The web page in the program: each file as it is and compressed, and the table that server/web.c
+# reads. The folder itself is a prerequisite because files may come and go.
+$(BUILD)/web/%.gz: clients/web/%
+	@mkdir -p $(@D)
+	$(Q)gzip -9nc $< >$@
+
+$(BUILD)/web/web_files.S: $(patsubst clients/web/%,$(BUILD)/web/%.gz,$(WEB_FILES)) $(WEB_FILES) \
+    clients/web Makefile
+	$(call show,GEN)
+	$(Q){ echo '.section .rodata'; \
+	i=0; for file in $(notdir $(WEB_FILES)); do i=$$((i + 1)); \
+	    echo "n$$i: .asciz \"$$file\""; \
+	    echo "p$$i: .incbin \"clients/web/$$file\""; \
+	    echo "z$$i: .incbin \"$(BUILD)/web/$$file.gz\""; echo "e$$i:"; \
+	done; \
+	echo '.section .data.rel.ro, "aw"'; echo '.balign 8'; \
+	echo '.global srv_web_files, srv_web_files_end'; echo 'srv_web_files:'; \
+	for i in $$(seq $(words $(WEB_FILES))); do echo ".quad n$$i, p$$i, z$$i, z$$i, e$$i"; done; \
+	echo 'srv_web_files_end:'; } >$@
+
+$(BUILD)/web/web_files.o: $(BUILD)/web/web_files.S
+	$(call show,AS)
+	$(Q)$(CC) -Wa,--noexecstack -c $< -o $@
 
 # Sanitizers make the unrolled kernels slow to compile; -O1 keeps that bearable.
 $(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SAN),-O1,-O3)

@@ -65,6 +65,8 @@ static const setting settings[] = {
      "instruction set; the results are the same"},
     {"log-level", "error|warn|info|debug", TYPE_CHOICE, AT(log_level), 0, 0, "info",
      "least important lines to log"},
+    {"web-root", "DIR", TYPE_TEXT, AT(web_root), 0, 0, NULL,
+     "serve the web page from this folder instead of the built-in one"},
 };
 
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]), NAME_BYTES = 64 };
@@ -408,7 +410,7 @@ static void print_config(const parser *p)
             break;
         case TYPE_TEXT:
         case TYPE_CHOICE:
-            printf("%s", *text_field(p->c, s));
+            printf("%s", *text_field(p->c, s) ? *text_field(p->c, s) : "");
             break;
         }
         printf(" (%s)\n", from[p->sources[i]]);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/json/json_write.h"
+#include "server/web.h"
 
 /* server/embed.S */
 extern const char srv_openapi_json[], srv_openapi_json_end[];
@@ -87,8 +88,18 @@ static void put_prefill_line(srv_buf *b, const char *url, const attn_model_info 
     }
 }
 
+void srv_handle_web(srv_exchange *x)
+{
+    srv_web_reply(x, x->id);
+}
+
+/* The page for browsers, which ask for HTML; lines to copy for everybody else. */
 void srv_handle_index(srv_exchange *x)
 {
+    if (x->wants_html) {
+        srv_web_reply(x, "index.html");
+        return;
+    }
     const char *url = x->app->url;
     srv_buf *b = &x->reply;
     attn_model_info model;
@@ -120,10 +131,11 @@ void srv_handle_index(srv_exchange *x)
                      "  /prefill {\"session\":\"b\",\"model\":\"DIR\",\"text\":\"Once\"}, then "
                      "/decode {\"session\":\"b\",\"steps\":64}\n");
     srv_buf_printf(b,
+                   "Watch the caches grow: open %s in a browser.\n"
                    "The server: its models, its numbers, its whole interface:\n"
                    "  curl -s %s/models\n"
                    "  curl -s %s/metrics\n"
                    "  curl -s %s/openapi.json\n",
-                   url, url, url);
+                   url, url, url, url);
     srv_reply(x, 200, "text/plain; charset=utf-8");
 }
