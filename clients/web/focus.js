@@ -140,21 +140,23 @@ export function setQuery(query) {
 
 /** Counts what makes loads under way useless: another layer, a truncated session. */
 let generation = 0;
-const running = new Set();
+/** Loaders at work; true: something happened since they last looked. @type {Map<string, boolean>} */
+const running = new Map();
 
-/** Runs a loader, one of a kind at a time; again if there is still something to do. */
+/** Runs a loader, one of a kind at a time; again while there is something to do. */
 async function runLoader(kind, work) {
-  if (running.has(kind)) return;
-  running.add(kind);
+  if (running.has(kind)) return void running.set(kind, true);
   const mine = focus;
   try {
-    while (focus === mine && focus.status === 'ok') {
+    let todo = true;
+    while (focus === mine && focus?.status === 'ok' && (todo || running.get(kind))) {
       const at = generation;
-      const todo = await work(() => focus === mine && at === generation);
-      if (!todo) break;
+      running.set(kind, false);
+      todo = await work(() => focus === mine && at === generation);
     }
   } catch (error) {
     /* A tensor request races with truncate and delete: events tell the rest. */
+    if (!(error instanceof ApiError)) reportError(error);
     if (focus === mine && error instanceof ApiError && ['session_not_found', 'unreachable'].includes(error.code)) failFocus(error);
   } finally {
     running.delete(kind);
@@ -273,7 +275,7 @@ export function onFocusEvent(event) {
       focus.length = event.length ?? focus.length;
   }
   if (focus.info && event.kv_bytes !== undefined) focus.info.kv.bytes = event.kv_bytes;
-  touch('focus', 'timeline');
+  touch('timeline');
   syncAll();
 }
 

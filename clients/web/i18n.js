@@ -44,7 +44,7 @@ export function t(key, params = {}) {
 }
 
 /** Puts the language on every element under root that names a key. */
-function translate(root) {
+export function translate(root) {
   for (const node of root.querySelectorAll('[data-i18n]')) node.textContent = t(node.dataset.i18n);
   for (const node of root.querySelectorAll('[data-i18n-label]')) node.setAttribute('aria-label', t(node.dataset.i18nLabel));
   for (const node of root.querySelectorAll('[data-i18n-title]')) node.title = t(node.dataset.i18nTitle);

@@ -3,7 +3,7 @@ import { getModels } from './api.js';
 import { LUT } from './colors.js';
 import { button, el, fill } from './dom.js';
 import { chooseLayer, chooseSession, focus, onFocusEvent, onSelection, refreshFocus, setQuery, watchSelection } from './focus.js';
-import { onLanguage, pickLanguage, setLanguage, t } from './i18n.js';
+import { onLanguage, pickLanguage, setLanguage, t, translate } from './i18n.js';
 import { announce, region } from './live.js';
 import { bar, toggleLanguage } from './panel-bar.js';
 import { cache } from './panel-cache.js';
@@ -117,6 +117,7 @@ async function start() {
         el('div', { class: 'pair' }, ...needing(inspector(), rope(), mask(), topTokens(), timeline(), verify())),
         drive(), lessons())),
     region, help);
+  translate(document); // what the modules made before the language was there
   onLanguage(() => touch('lang'));
   onSelection(() => watch.choose(watchSelection()));
   subscribe(['link', 'focus', 'lang'], renderBanner);

@@ -13,7 +13,7 @@ const numeric = (props) => el('input', { type: 'number', ...props });
 const controls = {
   session: text({ testid: 'drive-session', maxlength: '64' }),
   model: el('select', { testid: 'drive-model' }),
-  kind: select([['text', 'drive.kind.text'], ['tokens', 'drive.kind.tokens'], ['inputs', 'drive.kind.inputs']], 'text', () => update(), { testid: 'drive-kind' }),
+  kind: select([['text', 'drive.kind.text'], ['tokens', 'drive.kind.tokens'], ['inputs', 'drive.kind.inputs']], 'text', () => example(), { testid: 'drive-kind' }),
   dtype: select([['f32', 'f32', true], ['f16', 'f16', true], ['bf16', 'bf16', true], ['q8', 'q8', true]], 'f32', () => update(), { testid: 'drive-dtype' }),
   content: el('textarea', { rows: '3', spellcheck: 'false', testid: 'drive-content' }),
   steps: numeric({ min: '1', max: '100000', value: '32', testid: 'drive-steps' }),
@@ -75,6 +75,7 @@ export function drive() {
   onLanguage(update);
   subscribe(['models'], fillModels);
   subscribe(['focus'], onFocus);
+  subscribe(['cache'], update);
   return root;
 }
 
@@ -85,13 +86,15 @@ function fillModels() {
 
 let lastFocus = null;
 function onFocus() {
-  if (focus?.session === lastFocus) return;
+  if (focus?.session === lastFocus || focus?.status === 'loading') return;
   lastFocus = focus?.session ?? null;
-  if (focus?.model) {
+  if (focus?.status === 'ok') {
     controls.session.value = focus.session;
     controls.model.value = focus.model.name;
-    if (focus.info) controls.dtype.value = focus.info.kv.dtype;
+    controls.dtype.value = focus.info.kv.dtype;
+    const kind = controls.kind.value;
     fixKind();
+    if (kind !== controls.kind.value) example();
   }
   update();
 }
@@ -165,7 +168,8 @@ function bodyOfFork() {
   return body;
 }
 
-const bodyOfTruncate = () => ({ length: Number(controls.truncate.value) || 0 });
+/* Without a length: one position less. */
+const bodyOfTruncate = () => ({ length: controls.truncate.value === '' ? Math.max(0, (focus?.length ?? 1) - 1) : Number(controls.truncate.value) });
 
 function update() {
   const id = encodeURIComponent(target());
@@ -213,7 +217,7 @@ const prefill = () => attempt(async () => {
 export const decode = (steps) => attempt(async () => {
   const body = bodyOfDecode();
   if (steps) body.steps = steps;
-  if (focus?.session !== body.session) await chooseSession(body.session);
+  if (focus?.session !== body.session && state.sessions.has(body.session)) await chooseSession(body.session);
   decoding?.abort();
   decoding = new AbortController();
   let n = 0;
