@@ -100,7 +100,7 @@ static bool check_query(srv_exchange *x, const srv_head *head)
 
 static bool check_accept(srv_exchange *x, const srv_head *head)
 {
-    unsigned gives = x->route->gives;
+    const unsigned gives = x->route->gives;
     x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
     x->wants_safetensors = srv_accepts_by_name(head->accept, "application", "x-safetensors");
     x->wants_frames = srv_accepts_by_name(head->accept, "application", "x-attnd-frames");
@@ -111,10 +111,12 @@ static bool check_accept(srv_exchange *x, const srv_head *head)
     if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
         ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
         ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
-        ((gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors) ||
         ((gives & SRV_GIVES_FRAMES) && x->wants_frames) ||
         ((gives & SRV_GIVES_HTML) && x->wants_html) ||
         ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
+        return true;
+    x->takes_only_safetensors = (gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors;
+    if (x->takes_only_safetensors)
         return true;
     srv_fail_with(x, 406, "not_acceptable", NULL,
                   "the Accept header excludes what this path gives");
@@ -127,13 +129,13 @@ static bool check_body(srv_exchange *x, const srv_head *head)
         return true;
     if (!(x->route->flags & SRV_ROUTE_BODY))
         return fail_request(x, NULL, "this request takes no body");
-    if (srv_head_is_safetensors(head)) {
-        srv_fail_with(x, 501, "not_supported", NULL, "safetensors bodies are not built yet");
-        return false;
-    }
-    if (!srv_head_is_json(head)) {
+    const bool takes_blob = x->route->flags & SRV_ROUTE_BLOB;
+    x->is_blob = takes_blob && srv_head_is_safetensors(head);
+    if (!x->is_blob && !srv_head_is_json(head)) {
         srv_fail_with(x, 415, "unsupported_media_type", NULL,
-                      "request bodies are application/json");
+                      takes_blob
+                          ? "request bodies are application/json or application/x-safetensors"
+                          : "request bodies are application/json");
         return false;
     }
     uint64_t length = srv_head_content_length(head);

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/watch.h"
+
 /* Room for the JSON around the numbers and texts of a reply. */
 #define REPLY_ENVELOPE_BYTES ((size_t)1 << 20)
 
@@ -31,6 +33,7 @@ void srv_exchange_unref(srv_exchange *x)
     if (job)
         attn_job_release(job);
     srv_stream_free(x->stream);
+    srv_watcher_free(x->watcher);
     if (x->values)
         srv_json_values_free(x->fields, x->n_fields, x->values);
     free(x->values);
@@ -295,6 +298,8 @@ void srv_exchange_abandon(srv_exchange *x)
     attn_job *job = atomic_load(&x->job);
     if (job)
         attn_job_cancel(job);
+    if (x->watcher)
+        srv_watcher_leave(x->watcher);
 }
 
 /* Whether making the reply of a job that is done takes too long for the loop. */
@@ -319,7 +324,7 @@ srv_next srv_exchange_advance(srv_exchange *x)
         return SRV_NEXT_REPLY;
     /* Read before the stream: the steps of a job that is done are all there. */
     bool done = atomic_load(&x->job_done);
-    if (x->next_line && srv_stream_front(x->stream))
+    if (x->watcher || (x->next_line && srv_stream_front(x->stream)))
         return SRV_NEXT_STREAM;
     if (!done)
         return SRV_NEXT_WAIT;

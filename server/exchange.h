@@ -29,6 +29,8 @@
 #include "server/wire.h"
 
 typedef struct srv_exchange srv_exchange;
+typedef struct srv_watch srv_watch;
+typedef struct srv_watcher srv_watcher;
 
 /* Formatting this many floats, or reading a body of this much text, is done off the loop. */
 #define SRV_OFFLOAD_FLOATS 4096
@@ -40,6 +42,7 @@ typedef struct srv_app {
     attn_engine *engine;
     srv_metrics *metrics;
     srv_offload *offload;
+    srv_watch *watch;
     /* Exchanges that the loop has to look at, newest first; wake_fd is written when the list was
      * empty. Each holds a reference. */
     _Atomic(srv_exchange *) woken;
@@ -67,6 +70,7 @@ enum {
     SRV_ROUTE_SESSION = 2, /* {id} is a session's */
     SRV_ROUTE_BLOCKS = 4,  /* the handler may block: it runs on an offload thread */
     SRV_ROUTE_ALWAYS = 8,  /* answered also while the server shuts down */
+    SRV_ROUTE_BLOB = 16,   /* the body may be safetensors */
 };
 
 typedef struct srv_route {
@@ -102,6 +106,8 @@ struct srv_exchange {
     bool wants_html;                 /* Accept names text/html */
     bool takes_gzip;                 /* Accept-Encoding names gzip */
     char if_none_match[24];          /* that header, "" if absent or too long */
+    bool takes_only_safetensors;     /* Accept lets nothing else of the route through */
+    bool is_blob;                    /* the body is safetensors */
     char *params[SRV_QUERY_MAX];     /* values, as in route->params; NULL: not given */
     srv_buf body;
     uint64_t held_bytes; /* what it took of app->held_bytes */
@@ -134,6 +140,7 @@ struct srv_exchange {
     srv_stream *stream;          /* decode: where its steps go */
     attn_output output;          /* prefill: which rows the reply shows */
     void (*finish)(srv_exchange *x); /* makes the reply of a job that is done */
+    srv_watcher *watcher;            /* /watch: its place in the hub */
     srv_line (*next_line)(srv_exchange *x, srv_buf *line); /* set: the reply is streamed */
     srv_buf line;     /* the line being read, from line_at on */
     srv_buf prepared; /* the next one, if it was made off the loop */

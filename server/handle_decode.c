@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "server/wire_blob.h"
+
 /* Text of a step without its row, of one of its logprobs: what a reply is refused by. Texts may make
  * them longer: each byte becomes six at most. */
 #define STEP_BYTES 128
@@ -93,6 +95,11 @@ static void finish(srv_exchange *x)
     uint64_t step_bytes =
         STEP_BYTES + shape.row_size * SRV_FLOAT_BYTES + shape.n_logprobs * logprob_bytes;
     srv_exchange_expect(x, (srv_stream_count(x->stream) + 1) * step_bytes + count_text_bytes(x, r));
+    if (x->wants_safetensors) {
+        srv_blob_run(&x->reply, r, x->samples, x->stream, x->trace);
+        srv_reply(x, 200, "application/x-safetensors");
+        return;
+    }
     srv_wire_run(&x->reply, r, x->samples, x->stream, x->trace);
     srv_buf_puts(&x->reply, "\n");
     srv_reply_json(x, 200);
@@ -303,7 +310,7 @@ static bool open_stream(srv_exchange *x, const attn_request *request, const attn
     shape.trace_bytes = (size_t)trace_bytes;
     size_t n_slots = srv_stream_slots(shape);
     if (!streamed) {
-        uint64_t bytes = shape.row_size ? shape.row_size * SRV_FLOAT_BYTES
+        uint64_t bytes = shape.row_size ? shape.row_size * srv_float_bytes(x)
                                         : STEP_BYTES + shape.n_logprobs * LOGPROB_BYTES;
         if (!srv_check_reply_size(x, x->positions_param, request->steps,
                                   bytes + shape.trace_bytes / 3 * 4))
@@ -322,6 +329,21 @@ static bool open_stream(srv_exchange *x, const attn_request *request, const attn
     return x->stream;
 }
 
+/* Whether the run can be told in the form that the client takes. */
+static bool check_form(srv_exchange *x, const attn_request *request, bool streamed)
+{
+    if (streamed && x->takes_only_safetensors) {
+        srv_fail_with(x, 406, "not_acceptable", NULL,
+                      "a stream is application/x-ndjson or text/event-stream");
+        return false;
+    }
+    if (!streamed && x->wants_safetensors && x->trace && request->steps > 1) {
+        srv_fail_field(x, "trace", "a safetensors reply has room for the inside of one step");
+        return false;
+    }
+    return true;
+}
+
 void srv_handle_decode(srv_exchange *x)
 {
     attn_request request = attn_request_init(ATTN_JOB_DECODE);
@@ -332,7 +354,8 @@ void srv_handle_decode(srv_exchange *x)
         !read_trace(x, &request, &model, &trace_bytes))
         return;
     bool streamed = x->values[STREAM].present && x->values[STREAM].boolean;
-    if (!open_stream(x, &request, &model, trace_bytes, streamed))
+    if (!check_form(x, &request, streamed) ||
+        !open_stream(x, &request, &model, trace_bytes, streamed))
         return;
     /* Set before the job can wake anybody, but looked at only with a job or a reply there. */
     x->next_line = streamed ? next_line : NULL;

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "server/wire_blob.h"
+
 /* Room for the text of a reply's output row besides its numbers. */
 #define ROW_BYTES 128
 
@@ -136,7 +138,7 @@ static bool check_size(srv_exchange *x, const attn_request *request, const attn_
     uint64_t rows =
         request->output == ATTN_OUTPUT_ALL ? count_positions(x, request, model->name) : 0;
     uint64_t floats = rows * model->hidden_size + (request->logits ? model->vocab_size : 0);
-    return srv_check_reply_size(x, rows ? "output" : "logits", floats, SRV_FLOAT_BYTES);
+    return srv_check_reply_size(x, rows ? "output" : "logits", floats, srv_float_bytes(x));
 }
 
 /* How long the request's session is. */
@@ -208,6 +210,12 @@ static void finish(srv_exchange *x)
     srv_exchange_expect(x, (r->n_outputs * r->output_size + r->n_logits) * SRV_FLOAT_BYTES +
                                r->n_outputs * ROW_BYTES + r->n_tokens * SRV_ID_BYTES +
                                (r->trace ? srv_trace_text_bytes(r->trace, x->trace) : 0));
+    if (x->wants_safetensors) {
+        srv_blob_prefill(&x->reply, r, x->output != ATTN_OUTPUT_NONE, model.has_tokenizer,
+                         x->trace);
+        srv_reply(x, 200, "application/x-safetensors");
+        return;
+    }
     srv_wire_prefill(&x->reply, r, x->output != ATTN_OUTPUT_NONE, model.has_tokenizer, x->trace);
     srv_buf_puts(&x->reply, "\n");
     srv_reply_json(x, 200);

@@ -81,8 +81,7 @@ static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
     uint64_t rows = end_query > r->first_query ? end_query - r->first_query : 0;
     uint64_t keys = end_key > r->first_key ? end_key - r->first_key : 0;
     ptrdiff_t model = attn_model_find(x->app->engine, session.model);
-    uint64_t bytes =
-        attn_selection_bytes(x->app->engine, (size_t)model, &selection, rows, keys);
+    uint64_t bytes = attn_selection_bytes(x->app->engine, (size_t)model, &selection, rows, keys);
     return bytes < ATTN_TRACE_BYTES_MAX ? bytes : ATTN_TRACE_BYTES_MAX;
 }
 

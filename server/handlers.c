@@ -3,12 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/json/safetensors_read.h"
+
 bool srv_read_body(srv_exchange *x, const srv_json_field *fields, size_t n, srv_json_value *values)
 {
     const char *text = x->body.len ? x->body.data : "{}";
     size_t len = x->body.len ? x->body.len : 2;
     srv_json_error e;
-    bool ok = srv_json_read(text, len, fields, n, values, &e);
+    bool ok = x->is_blob ? srv_safetensors_read(x->body.data, x->body.len, fields, n, values, &e)
+                         : srv_json_read(text, len, fields, n, values, &e);
     srv_exchange_drop(x, x->body.len);
     srv_buf_free(&x->body);
     if (!ok)
@@ -150,6 +153,11 @@ const uint32_t *srv_narrow_ids(srv_json_value *value)
         memcpy(bytes + i * sizeof(id), &id, sizeof(id));
     }
     return (const uint32_t *)(const void *)bytes;
+}
+
+uint64_t srv_float_bytes(const srv_exchange *x)
+{
+    return x->wants_safetensors ? sizeof(float) : SRV_FLOAT_BYTES;
 }
 
 bool srv_check_reply_size(srv_exchange *x, const char *param, uint64_t count, uint64_t bytes_each)

@@ -14,7 +14,7 @@
 /* The longest `wait_ms`. */
 #define SRV_WAIT_MS_MAX 3600000
 
-/* Reads x->body as an object of these fields; fails x if it is none. An absent body is an empty
+/* Reads x->body, JSON or safetensors, as an object of these fields; fails x if it is none. An absent body is an empty
  * object when no field is required. The body's memory is given back. */
 bool srv_read_body(srv_exchange *x, const srv_json_field *fields, size_t n, srv_json_value *values);
 
@@ -46,6 +46,8 @@ uint32_t srv_narrow(uint64_t value);
 bool srv_take_trace(srv_exchange *x, const srv_json_value *value, const char *model,
                     uint64_t n_rows, uint64_t n_keys, attn_request *request, uint64_t *bytes);
 
+/* Bytes of a float in the reply that x gets, unless that is streamed. */
+uint64_t srv_float_bytes(const srv_exchange *x);
 /* Fails x if a reply with so many times so many bytes would be larger than the largest body. */
 bool srv_check_reply_size(srv_exchange *x, const char *param, uint64_t count, uint64_t bytes_each);
 
@@ -64,6 +66,7 @@ void srv_handle_session_cancel(srv_exchange *x);
 void srv_handle_session_verify(srv_exchange *x);
 void srv_handle_session_tokens(srv_exchange *x);
 void srv_handle_tensor(srv_exchange *x);
+void srv_handle_watch(srv_exchange *x);
 
 void srv_handle_tokenize(srv_exchange *x);
 void srv_handle_detokenize(srv_exchange *x);

@@ -21,6 +21,7 @@
 #include "server/log.h"
 #include "server/reply.h"
 #include "server/routes.h"
+#include "server/watch.h"
 
 #define HEAD_TIMEOUT_MS 30000
 #define PEEK_MS 500
@@ -35,6 +36,8 @@
 /* A reader that stalled gets this long to fetch what is left for it. */
 #define STALLED_GRACE_MS 5000
 #define STOP_MS 3500
+/* A watcher whose host does not answer. */
+#define WATCHER_TIMEOUT_MS (15 * 60 * 1000)
 /* What the library may keep for a connection: its head, and the piece of the reply being sent. */
 #define CONNECTION_BYTES ((size_t)32 * 1024)
 /* Unsent bytes the kernel may hold for a connection: a reader that stalls is noticed soon. */
@@ -85,6 +88,12 @@ static int64_t now_ms(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void set_option(int fd, int level, int option, int value)
+{
+    /* What the kernel does not know it does without. */
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
 /* Whether the peer has closed its side and all it sent was read. The library does not notice a close
@@ -206,6 +215,13 @@ static void release_stream(void *cls)
     srv_exchange_unref(&r->x);
 }
 
+/* A watcher may read as slowly as it likes. */
+static void be_patient(struct request *r)
+{
+    MHD_set_connection_option(r->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    set_option(r->peer->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, WATCHER_TIMEOUT_MS);
+}
+
 static enum MHD_Result queue_stream(struct request *r)
 {
     /* The block is used only by HTTP/1.0 clients; others get what the connection's memory holds. */
@@ -217,7 +233,10 @@ static enum MHD_Result queue_stream(struct request *r)
     srv_exchange_ref(&r->x);
     r->streaming = true;
     r->x.status = 200;
-    r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    if (!r->x.content_type)
+        r->x.content_type = r->x.wants_sse ? "text/event-stream" : "application/x-ndjson";
+    if (r->x.watcher)
+        be_patient(r);
     return queue(r, response);
 }
 
@@ -398,12 +417,6 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
 
 /* --------------------------------------------------------------------------- connections */
 
-static void set_option(int fd, int level, int option, int value)
-{
-    /* What the kernel does not know it does without. */
-    (void)setsockopt(fd, level, option, &value, sizeof(value));
-}
-
 /* How long a connection may stand still in the middle of something: longer than a stalled run may
  * wait, which is to end as stalled. */
 static unsigned quiet_seconds(const srv_app *app)
@@ -534,6 +547,7 @@ static void finish_all(srv_http *h)
     close(h->listen_fd);
     h->listen_fd = -1;
     attn_engine_shutdown(h->app->engine);
+    srv_watch_stop(h->app->watch);
     TAILQ_FOREACH(r, &h->live, live)
     {
         if (r->phase != READING)

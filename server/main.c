@@ -14,6 +14,7 @@
 #include "server/http.h"
 #include "server/log.h"
 #include "server/routes.h"
+#include "server/watch.h"
 
 #define OFFLOAD_THREADS 2
 
@@ -94,7 +95,9 @@ static void end_at_next_signal(const sigset_t *signals)
 static void close_all(srv_app *app, srv_http *http)
 {
     srv_offload_stop(app->offload);
+    srv_watch_join(app->watch);
     attn_engine_close(app->engine);
+    srv_watch_free(app->watch);
     srv_http_close(http);
     srv_metrics_destroy(app->metrics);
 }
@@ -122,8 +125,10 @@ static int serve(const srv_config *config, char *err, size_t err_size)
     }
     app.metrics = create_metrics();
     app.offload = srv_offload_start(OFFLOAD_THREADS);
-    if (!app.metrics || !app.offload || !srv_http_start(http, err, err_size)) {
-        if (!app.metrics || !app.offload)
+    app.watch = srv_watch_start(&app);
+    bool ready = app.metrics && app.offload && app.watch;
+    if (!ready || !srv_http_start(http, err, err_size)) {
+        if (!ready)
             snprintf(err, err_size, "out of memory or threads");
         close_all(&app, http);
         return 1;

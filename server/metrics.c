@@ -24,6 +24,7 @@ static const char *const error_codes[] = {
     "session_not_found",
     "model_not_found",
     "not_found",
+    "tensor_not_found",
     "method_not_allowed",
     "not_acceptable",
     "timeout",

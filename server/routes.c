@@ -8,8 +8,10 @@
 #define JSON SRV_GIVES_JSON
 #define TEXT SRV_GIVES_TEXT
 #define PAGE (SRV_GIVES_TEXT | SRV_GIVES_HTML)
+#define SAFETENSORS SRV_GIVES_SAFETENSORS
 #define STREAM (SRV_GIVES_JSON | SRV_GIVES_NDJSON | SRV_GIVES_SSE)
 #define BODY SRV_ROUTE_BODY
+#define BLOB SRV_ROUTE_BLOB
 #define SESSION SRV_ROUTE_SESSION
 #define BLOCKS SRV_ROUTE_BLOCKS
 #define ALWAYS SRV_ROUTE_ALWAYS
@@ -17,8 +19,8 @@
 static const srv_route routes[] = {
     {"GET", "/", srv_handle_index, ALWAYS, PAGE, {NULL}},
     {"GET", "/web/{name}", srv_handle_web, ALWAYS, 0, {NULL}},
-    {"POST", "/prefill", srv_handle_prefill, BODY, JSON, {NULL}},
-    {"POST", "/decode", srv_handle_decode, BODY, STREAM, {NULL}},
+    {"POST", "/prefill", srv_handle_prefill, BODY | BLOB, JSON | SAFETENSORS, {NULL}},
+    {"POST", "/decode", srv_handle_decode, BODY | BLOB, STREAM | SAFETENSORS, {NULL}},
     {"GET", "/sessions", srv_handle_session_list, BLOCKS, JSON, {"limit", "after"}},
     {"GET", "/sessions/{id}", srv_handle_session_get, SESSION, JSON, {NULL}},
     {"DELETE", "/sessions/{id}", srv_handle_session_delete, SESSION | BLOCKS, 0, {NULL}},
@@ -43,9 +45,14 @@ static const srv_route routes[] = {
      "/sessions/{id}/tensors/{name}",
      srv_handle_tensor,
      SESSION | BLOCKS,
-     JSON | SRV_GIVES_SAFETENSORS,
+     JSON | SAFETENSORS,
      {"q", "k", "heads", "dtype"}},
-    {"GET", "/watch", NULL, 0, 0, {NULL}},
+    {"GET",
+     "/watch",
+     srv_handle_watch,
+     0,
+     SRV_GIVES_NDJSON | SRV_GIVES_SSE | SRV_GIVES_FRAMES,
+     {"session", "layers", "heads", "tensors", "dtype", "fps"}},
     {"GET", "/models", srv_handle_model_list, 0, JSON, {NULL}},
     {"GET", "/models/{name}", srv_handle_model_get, 0, JSON, {NULL}},
     {"POST", "/tokenize", srv_handle_tokenize, BODY, JSON, {NULL}},

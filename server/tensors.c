@@ -219,90 +219,84 @@ static void put_data(srv_buf *b, const view *v)
 }
 
 /* "0,1,5": which heads of the trace are shown. */
-static void put_heads(srv_buf *b, const attn_trace *t, const attn_selection *show, bool kv)
+static void put_heads(srv_blob *blob, const attn_trace *t, const attn_selection *show, bool kv)
 {
     const uint32_t *heads = kv ? t->kv_heads : t->heads;
     size_t n = kv ? t->n_kv_heads : t->n_heads;
-    const char *comma = "";
-    srv_buf_puts(b, kv ? ",\"kv_heads\":\"" : ",\"heads\":\"");
+    srv_buf list;
+    srv_buf_init(&list, SIZE_MAX);
     for (size_t i = 0; i < n; i++) {
-        if (!shows_head(t, show, kv, heads[i]))
-            continue;
-        srv_buf_printf(b, "%s%" PRIu32, comma, heads[i]);
-        comma = ",";
+        if (shows_head(t, show, kv, heads[i]))
+            srv_buf_printf(&list, "%s%" PRIu32, list.len ? "," : "", heads[i]);
     }
-    srv_buf_puts(b, "\"");
+    srv_blob_text(blob, kv ? "kv_heads" : "heads", list.len ? list.data : "", list.len);
+    blob->b->failed |= list.failed;
+    srv_buf_free(&list);
 }
 
-static void put_metadata(srv_buf *b, const attn_trace *t, const attn_selection *show, bool u8,
-                         const srv_metadata *metadata, size_t n)
+void srv_trace_put_metadata(srv_blob *blob, const attn_trace *t, const attn_selection *show,
+                            bool u8)
 {
-    srv_buf_printf(b,
-                   "{\"__metadata__\":{\"position\":\"%" PRIu64 "\",\"first_key\":\"%" PRIu64 "\"",
-                   t->position, t->first_key);
-    put_heads(b, t, show, false);
-    put_heads(b, t, show, true);
-    for (size_t i = 0; i < n; i++) {
-        srv_buf_puts(b, ",");
-        srv_json_string(b, metadata[i].name, strlen(metadata[i].name));
-        srv_buf_puts(b, ":");
-        srv_json_string(b, metadata[i].value, strlen(metadata[i].value));
-    }
+    srv_blob_number(blob, "position", t->position);
+    srv_blob_number(blob, "first_key", t->first_key);
+    put_heads(blob, t, show, false);
+    put_heads(blob, t, show, true);
     for (size_t i = 0; u8 && i < t->n_tensors; i++) {
         view v;
-        char name[ATTN_TENSOR_NAME_MAX];
+        char name[sizeof("quant.") + ATTN_TENSOR_NAME_MAX] = "quant.";
         if (!make_view(t, &t->tensors[i], show, u8, &v) || !v.u8)
             continue;
-        attn_tensor_name(t->tensors[i].kind, t->tensors[i].layer, name);
-        srv_buf_printf(b, ",\"quant.%s\":\"sqrt255\"", name);
+        attn_tensor_name(t->tensors[i].kind, t->tensors[i].layer, name + strlen(name));
+        srv_blob_text(blob, name, "sqrt255", strlen("sqrt255"));
     }
-    srv_buf_puts(b, "}");
 }
 
-static void put_entry(srv_buf *b, const view *v, uint64_t offset)
+static void put_entry(srv_blob *blob, const view *v)
 {
     char name[ATTN_TENSOR_NAME_MAX];
     const attn_trace_tensor *t = v->tensor;
     const bool heads_first = attn_tensor_has_keys(t->kind) && attn_tensor_has_heads(t->kind);
+    uint64_t shape[3] = {t->shape[0], t->shape[1], t->shape[2]};
+    if (t->n_dims == 3)
+        shape[heads_first ? 0 : 1] = v->n_heads;
     attn_tensor_name(t->kind, t->layer, name);
-    srv_buf_printf(b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, v->u8 ? "U8" : "F32");
-    for (unsigned d = 0; d < t->n_dims; d++) {
-        uint64_t size = t->n_dims == 3 && d == (heads_first ? 0 : 1) ? v->n_heads : t->shape[d];
-        srv_buf_printf(b, "%s%" PRIu64, d ? "," : "", size);
+    srv_blob_tensor(blob, name, v->u8 ? "U8" : "F32", shape, t->n_dims, view_bytes(v));
+}
+
+/* F32 first, so that it lies aligned. */
+
+void srv_trace_put_entries(srv_blob *blob, const attn_trace *t, const attn_selection *show, bool u8)
+{
+    for (int bytes = 0; bytes < 2; bytes++) {
+        for (size_t i = 0; i < t->n_tensors; i++) {
+            view v;
+            if (make_view(t, &t->tensors[i], show, u8, &v) && v.u8 == (bytes == 1))
+                put_entry(blob, &v);
+        }
     }
-    srv_buf_printf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset,
-                   offset + view_bytes(v));
+}
+
+void srv_trace_put_data(srv_buf *b, const attn_trace *t, const attn_selection *show, bool u8)
+{
+    for (int bytes = 0; bytes < 2; bytes++) {
+        for (size_t i = 0; i < t->n_tensors; i++) {
+            view v;
+            if (make_view(t, &t->tensors[i], show, u8, &v) && v.u8 == (bytes == 1))
+                put_data(b, &v);
+        }
+    }
 }
 
 void srv_tensors_write(srv_buf *b, const attn_trace *t, const attn_selection *show, bool u8,
                        const srv_metadata *metadata, size_t n_metadata)
 {
-    const size_t start = b->len;
-    uint64_t header, offset = 0;
-    view v;
-    srv_buf_append(b, "\0\0\0\0\0\0\0\0", sizeof(header));
-    put_metadata(b, t, show, u8, metadata, n_metadata);
-    /* F32 first, so that it lies aligned. */
-    for (int bytes = 0; bytes < 2; bytes++) {
-        for (size_t i = 0; i < t->n_tensors; i++) {
-            if (!make_view(t, &t->tensors[i], show, u8, &v) || v.u8 != (bytes == 1))
-                continue;
-            put_entry(b, &v, offset);
-            offset += view_bytes(&v);
-        }
-    }
-    srv_buf_puts(b, "}");
-    while (!b->failed && (b->len - start) % 8)
-        srv_buf_puts(b, " ");
-    header = b->len - start - sizeof(header);
-    for (size_t i = 0; !b->failed && i < sizeof(header); i++)
-        b->data[start + i] = (char)(header >> (8 * i) & 255);
-    for (int bytes = 0; bytes < 2; bytes++) {
-        for (size_t i = 0; i < t->n_tensors; i++) {
-            if (make_view(t, &t->tensors[i], show, u8, &v) && v.u8 == (bytes == 1))
-                put_data(b, &v);
-        }
-    }
+    srv_blob blob = srv_blob_begin(b);
+    srv_trace_put_metadata(&blob, t, show, u8);
+    for (size_t i = 0; i < n_metadata; i++)
+        srv_blob_text(&blob, metadata[i].name, metadata[i].value, strlen(metadata[i].value));
+    srv_trace_put_entries(&blob, t, show, u8);
+    srv_blob_end_header(&blob);
+    srv_trace_put_data(b, t, show, u8);
 }
 
 /* What a blob has besides its numbers, for each tensor and in all. */
@@ -372,6 +366,20 @@ static void put_top(srv_buf *b, const attn_trace *t, const attn_trace_tensor *pa
     srv_buf_puts(b, "]}");
 }
 
+void srv_wire_top_k(srv_buf *b, const attn_trace *t, size_t k)
+{
+    const char *comma = "";
+    srv_buf_puts(b, "[");
+    for (size_t i = 0; i < t->n_tensors; i++) {
+        for (size_t h = 0; t->tensors[i].kind == ATTN_TENSOR_PATTERN && h < t->n_heads; h++) {
+            srv_buf_puts(b, comma);
+            put_top(b, t, &t->tensors[i], h, k);
+            comma = ",";
+        }
+    }
+    srv_buf_puts(b, "]");
+}
+
 void srv_wire_trace(srv_buf *b, const attn_trace *t, const srv_trace *asked)
 {
     if (asked->show.tensors) {
@@ -385,18 +393,10 @@ void srv_wire_trace(srv_buf *b, const attn_trace *t, const srv_trace *asked)
         srv_buf_free(&blob);
         srv_buf_puts(b, "\"");
     }
-    if (!asked->top_k)
-        return;
-    const char *comma = "";
-    srv_buf_puts(b, ",\"top_k\":[");
-    for (size_t i = 0; i < t->n_tensors; i++) {
-        for (size_t h = 0; t->tensors[i].kind == ATTN_TENSOR_PATTERN && h < t->n_heads; h++) {
-            srv_buf_puts(b, comma);
-            put_top(b, t, &t->tensors[i], h, (size_t)asked->top_k);
-            comma = ",";
-        }
+    if (asked->top_k) {
+        srv_buf_puts(b, ",\"top_k\":");
+        srv_wire_top_k(b, t, (size_t)asked->top_k);
     }
-    srv_buf_puts(b, "]");
 }
 
 uint64_t srv_trace_text_bytes(const attn_trace *t, const srv_trace *asked)

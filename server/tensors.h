@@ -1,14 +1,14 @@
 /* What of the inside of a step goes over the wire: selections in, tensors out.
  *
- * Tensors travel as a safetensors blob: u64 little-endian length of the header, the header (JSON),
- * the data. Floats are F32, exactly; `hook_pattern` may be U8 instead, round(255 * sqrt(p)), which
- * keeps small weights visible.
+ * Tensors travel as a safetensors blob. Floats are F32, exactly; `hook_pattern` may be U8 instead,
+ * round(255 * sqrt(p)), which keeps small weights visible.
  *
  * Thread: pure functions on the caller's buffer. */
 #ifndef SRV_TENSORS_H
 #define SRV_TENSORS_H
 
 #include "engine/engine.h"
+#include "server/blob.h"
 #include "server/buf.h"
 #include "server/json/json_read.h"
 
@@ -46,12 +46,20 @@ typedef struct srv_metadata {
  * `heads`, `kv_heads`, `first_key`, `quant.<name>`. */
 void srv_tensors_write(srv_buf *b, const attn_trace *trace, const attn_selection *show, bool u8,
                        const srv_metadata *metadata, size_t n_metadata);
+/* The parts of it, for a blob that has more than a trace. */
+void srv_trace_put_metadata(srv_blob *blob, const attn_trace *trace, const attn_selection *show,
+                            bool u8);
+void srv_trace_put_entries(srv_blob *blob, const attn_trace *trace, const attn_selection *show,
+                           bool u8);
+void srv_trace_put_data(srv_buf *b, const attn_trace *trace, const attn_selection *show, bool u8);
 /* Bytes of that blob, and a little more. */
 uint64_t srv_tensors_bytes(const attn_trace *trace);
 
 /* Appends ,"tensors":"<base64 of the blob>" and ,"top_k":[...], as asked: the inside of a step, or of
  * the last position of a prefill. */
 void srv_wire_trace(srv_buf *b, const attn_trace *trace, const srv_trace *asked);
+/* Appends [{"layer":...,"head":...,"keys":[...],"weights":[...]},...]: k keys of each head. */
+void srv_wire_top_k(srv_buf *b, const attn_trace *trace, size_t k);
 /* Bytes of text that this makes, at most. */
 uint64_t srv_trace_text_bytes(const attn_trace *trace, const srv_trace *asked);
 

@@ -245,17 +245,16 @@ void srv_wire_model(srv_buf *b, const attn_engine *engine, size_t index, const s
     srv_buf_puts(b, "}");
 }
 
-static void put_timing(srv_buf *b, const attn_result *r)
+void srv_wire_timing(srv_buf *b, const attn_result *r)
 {
-    srv_buf_puts(b, ",\"timing\":{\"queue_ms\":");
+    srv_buf_puts(b, "{\"queue_ms\":");
     srv_json_ms(b, r->queue_ms);
     srv_buf_puts(b, ",\"compute_ms\":");
     srv_json_ms(b, r->compute_ms);
     srv_buf_puts(b, "}");
 }
 
-/* [{"token":...,"text":...,"logprob":...},...] */
-static void put_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text)
+void srv_wire_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text)
 {
     for (size_t i = 0; i < n; i++) {
         srv_buf_printf(b, "%s{\"token\":%" PRIu32, i ? "," : "[", logprobs[i].token);
@@ -276,7 +275,7 @@ static void put_prediction(srv_buf *b, const attn_result *r, bool with_text)
     srv_buf_puts(b, ",\"tokens\":");
     srv_json_u32s(b, r->tokens, r->n_tokens);
     srv_buf_puts(b, ",\"next\":");
-    put_logprobs(b, r->next, r->n_next, with_text);
+    srv_wire_logprobs(b, r->next, r->n_next, with_text);
     if (r->n_logits) {
         srv_buf_puts(b, ",\"logits\":");
         srv_json_floats(b, r->logits, r->n_logits);
@@ -302,7 +301,8 @@ void srv_wire_prefill(srv_buf *b, const attn_result *r, bool with_output, bool w
         srv_wire_trace(b, r->trace, trace);
     srv_buf_puts(b, ",\"kv\":");
     srv_wire_kv(b, &r->session.kv, true);
-    put_timing(b, r);
+    srv_buf_puts(b, ",\"timing\":");
+    srv_wire_timing(b, r);
     srv_buf_puts(b, "}");
 }
 
@@ -328,7 +328,7 @@ void srv_wire_step(srv_buf *b, const attn_step *step, const srv_trace *trace)
     }
     if (step->n_logprobs) {
         srv_buf_puts(b, ",\"logprobs\":");
-        put_logprobs(b, step->logprobs, step->n_logprobs, step->text);
+        srv_wire_logprobs(b, step->logprobs, step->n_logprobs, step->text);
     }
     if (step->trace)
         srv_wire_trace(b, step->trace, trace);
@@ -345,7 +345,8 @@ static void put_done(srv_buf *b, const attn_result *r, bool sampled, const srv_e
                    r->steps);
     if (sampled)
         srv_buf_printf(b, ",\"seed\":%" PRIu64, r->seed);
-    put_timing(b, r);
+    srv_buf_puts(b, ",\"timing\":");
+    srv_wire_timing(b, r);
     if (error) {
         srv_buf_puts(b, ",\"error\":");
         srv_wire_error(b, error);
@@ -369,16 +370,20 @@ void srv_wire_done(srv_buf *b, const attn_result *r, bool sampled, bool lost)
     srv_buf_puts(b, "}");
 }
 
-/* The text of all steps, and what was still held back. */
-static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps, size_t n)
+void srv_wire_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps)
+{
+    for (size_t i = 0; i < srv_stream_count(steps); i++) {
+        const attn_step *step = srv_stream_at(steps, i);
+        srv_buf_append(b, step->text, step->text_len);
+    }
+    srv_buf_append(b, r->text, r->text_len);
+}
+
+static void put_whole_text(srv_buf *b, const attn_result *r, srv_stream *steps)
 {
     srv_buf text;
     srv_buf_init(&text, SIZE_MAX);
-    for (size_t i = 0; i < n; i++) {
-        const attn_step *step = srv_stream_at(steps, i);
-        srv_buf_append(&text, step->text, step->text_len);
-    }
-    srv_buf_append(&text, r->text, r->text_len);
+    srv_wire_whole_text(&text, r, steps);
     srv_buf_puts(b, ",\"text\":");
     srv_json_string(b, text.data, text.len);
     b->failed |= text.failed;
@@ -401,7 +406,7 @@ void srv_wire_run(srv_buf *b, const attn_result *r, bool sampled, srv_stream *st
     if (n == 1)
         put_output(b, srv_stream_at(steps, 0));
     if (r->text)
-        put_whole_text(b, r, steps, n);
+        put_whole_text(b, r, steps);
     srv_buf_puts(b, "}");
 }
 

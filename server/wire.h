@@ -34,6 +34,12 @@ srv_error srv_error_of_engine(const attn_error *error);
 /* {"code":...,"message":...,"param":...,"details":{...}} */
 void srv_wire_error(srv_buf *b, const srv_error *error);
 
+/* {"queue_ms":...,"compute_ms":...} */
+void srv_wire_timing(srv_buf *b, const attn_result *result);
+/* [{"token":...,"text":...,"logprob":...},...] */
+void srv_wire_logprobs(srv_buf *b, const attn_logprob *logprobs, size_t n, bool with_text);
+/* The text of all steps, and what was still held back, as it is. */
+void srv_wire_whole_text(srv_buf *b, const attn_result *result, srv_stream *steps);
 /* {"dtype":...,"bytes":...,...}; without dtype for a sum over sessions. */
 void srv_wire_kv(srv_buf *b, const attn_kv_info *kv, bool with_dtype);
 /* A session: S of the contract. */

@@ -23,6 +23,11 @@ call /prefill -d @clients/curl/prefill.json
 call /decode -N -d @clients/curl/decode.json
 call /decode -N -H 'Accept: text/event-stream' -d @clients/curl/decode.json
 call /sessions/demo
+# How strongly position 3 looked at those before it, in each head; then the same of a new step.
+call '/sessions/demo/tensors/blocks.0.attn.hook_pattern?q=3:4'
+call /decode -d '{"session":"demo","trace":{"tensors":["hook_pattern"],"top_k":3}}'
+# The cached keys, as a safetensors file.
+call /sessions/demo/tensors/past_key_values.0.key -H 'Accept: application/x-safetensors' -o /dev/null
 # The cache against a fresh prefill: the same bits.
 call /sessions/demo/verify -X POST
 # Back to four positions; then the same steps again.

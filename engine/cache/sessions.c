@@ -168,6 +168,7 @@ static void expire_locked(attn_sessions *table, stripe *s, attn_session *session
 
 static void end_expired(attn_sessions *table, attn_session *session)
 {
+    attn_session_give_back(session);
     if (table->expired != NULL)
         table->expired(table->expired_ctx, session);
     attn_sessions_unreference(table, session);

@@ -20,7 +20,8 @@ typedef struct attn_sessions attn_sessions;
 #define ATTN_SESSION_STRIPES 64
 
 /* Owner: attn_sessions_destroy, which frees every session. NULL when out of memory. `expired` (NULL
- * allowed) is called with each session whose time to live has passed, once it was removed. */
+ * allowed) is called with each session whose time to live has passed, once it was removed and has
+ * given everything back. */
 attn_sessions *attn_sessions_create(uint64_t max_sessions,
                                     void (*expired)(void *ctx, const attn_session *session),
                                     void *ctx);

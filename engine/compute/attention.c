@@ -358,6 +358,16 @@ static void copy_range(float *to, uint64_t first, uint64_t wanted, const float *
         memcpy(to + (begin - first), from + (begin - at), (end - begin) * sizeof *to);
 }
 
+/* Multiplies what stands there of keys [at, at + n). */
+static void scale_range(const attn_kernels *kernels, float *to, uint64_t first, uint64_t wanted,
+                        uint64_t at, uint64_t n, float by)
+{
+    uint64_t begin = at > first ? at : first;
+    uint64_t end = at + n < first + wanted ? at + n : first + wanted;
+    if (to != NULL && begin < end && by != 1.0f)
+        kernels->scale((size_t)(end - begin), by, to + (begin - first));
+}
+
 void attn_attention_look(const attn_attention *a, const attn_model *model, size_t layer,
                          const attn_session *session, uint64_t position, size_t head,
                          const float *q, uint64_t first_key, uint64_t n_keys, float *scores,
@@ -382,19 +392,20 @@ void attn_attention_look(const attn_attention *a, const attn_model *model, size_
                                                   ATTN_SEGMENT);
         }
         copy_range(scores, first_key, n_keys, s, first, n);
-        copy_range(pattern, first_key, n_keys, s, first, n);
         float next_max, next_sum;
         a->kernels->softmax(n, s, &next_max, &next_sum);
+        copy_range(pattern, first_key, n_keys, s, first, n);
         if (sum == 0.0f) {
             max = next_max;
             sum = next_sum;
             continue;
         }
         float both = max > next_max ? max : next_max;
-        sum = fmaf(attn_exp(next_max - both), next_sum, sum * attn_exp(max - both));
+        float scale_total = attn_exp(max - both), scale_next = attn_exp(next_max - both);
         max = both;
+        sum = fmaf(scale_next, next_sum, sum * scale_total);
+        scale_range(a->kernels, pattern, first_key, n_keys, 0, first, scale_total);
+        scale_range(a->kernels, pattern, first_key, n_keys, first, n, scale_next);
     }
-    const float scale = 1.0f / sum;
-    for (uint64_t k = 0; pattern != NULL && k < n_keys; k++)
-        pattern[k] = attn_exp(pattern[k] - max) * scale;
+    scale_range(a->kernels, pattern, first_key, n_keys, 0, position + 1, 1.0f / sum);
 }

@@ -175,6 +175,14 @@ attn_status attn_trace_check(const attn_config *c, const attn_selection *s, attn
     return check_choice(&s->heads, s->some_heads, c->num_attention_heads, "heads", err);
 }
 
+attn_status attn_trace_check_step(const attn_config *c, const attn_selection *s, attn_error *err)
+{
+    if ((s->tensors & (1u << ATTN_TENSOR_KEY | 1u << ATTN_TENSOR_VALUE)) != 0)
+        return attn_fail(err, ATTN_E_INVALID, "tensors",
+                         "a trace has no cache tensors: look at them in the session");
+    return attn_trace_check(c, s, err);
+}
+
 void attn_trace_choose(const attn_config *c, const attn_selection *s, attn_trace_heads *heads)
 {
     const uint32_t group = c->num_attention_heads / c->num_key_value_heads;

@@ -23,6 +23,10 @@ typedef struct attn_trace_heads {
 ATTN_MUST_CHECK attn_status attn_trace_check(const attn_config *config,
                                              const attn_selection *selection, attn_error *err);
 
+/* The same for what a step leaves behind. Errors: INVALID ("tensors") for those of the cache. */
+ATTN_MUST_CHECK attn_status attn_trace_check_step(const attn_config *config,
+                                                  const attn_selection *selection, attn_error *err);
+
 /* The query heads of a selection, and the KV heads that they read. */
 void attn_trace_choose(const attn_config *config, const attn_selection *selection,
                        attn_trace_heads *heads);

@@ -331,10 +331,7 @@ static attn_status make_trace(attn_job *job, attn_error *err)
     const attn_config *c = &job->session->model->config;
     if (!r->has_trace)
         return ATTN_OK;
-    if ((r->trace.tensors & (1u << ATTN_TENSOR_KEY | 1u << ATTN_TENSOR_VALUE)) != 0)
-        return attn_fail(err, ATTN_E_INVALID, "tensors",
-                         "a trace has no cache tensors: look at them in the session");
-    attn_status status = attn_trace_check(c, &r->trace, err);
+    attn_status status = attn_trace_check_step(c, &r->trace, err);
     if (status != ATTN_OK)
         return status;
     attn_trace_choose(c, &r->trace, &job->heads);
@@ -581,14 +578,17 @@ static attn_status look_at_session(attn_job *job, attn_session *session, attn_er
     const bool cache = r->tensor == ATTN_TENSOR_KEY || r->tensor == ATTN_TENSOR_VALUE;
     attn_status status = check_options(r, session, err);
     attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
-    if (status == ATTN_OK && r->layer >= c->num_hidden_layers) {
+    if (status != ATTN_OK)
+        return status;
+    const uint32_t n_layers =
+        c->num_hidden_layers < ATTN_CHOICE_MAX ? c->num_hidden_layers : ATTN_CHOICE_MAX;
+    if (r->layer >= n_layers) {
         attn_fail(err, ATTN_E_TENSOR_NOT_FOUND, "name", "the model has not so many layers");
-        attn_error_detail(err, "limit", c->num_hidden_layers);
+        attn_error_detail(err, "limit", n_layers);
         return ATTN_E_TENSOR_NOT_FOUND;
     }
     attn_choice_add(&selection.layers, r->layer);
-    if (status == ATTN_OK)
-        status = attn_trace_check(c, &selection, err);
+    status = attn_trace_check(c, &selection, err);
     if (status == ATTN_E_TENSOR_NOT_FOUND)
         err->param = "name";
     if (status == ATTN_OK)
@@ -751,6 +751,10 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     result->reason = reason;
     if (error != NULL)
         result->error = *error;
+    if (reason != ATTN_REASON_LENGTH) { /* a part of a trace is none */
+        attn_trace_release(job->trace);
+        job->trace = result->trace = NULL;
+    }
     if (job->kind == ATTN_JOB_PREFILL && reason == ATTN_REASON_LENGTH) {
         result->appended = job->n_positions;
         result->tokens = job->tokens;

@@ -217,7 +217,7 @@ static bool make_traces(attn_scheduler *s, batch_part *part, uint64_t position)
             attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0, position + 1);
     if (engine->observing && engine->observer.wants != NULL &&
         engine->observer.wants(engine->observer.ctx, job->session->id, &selection) &&
-        attn_trace_check(c, &selection, NULL) == ATTN_OK) {
+        attn_trace_check_step(c, &selection, NULL) == ATTN_OK) {
         attn_trace_heads heads;
         attn_trace_choose(c, &selection, &heads);
         part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
@@ -767,7 +767,8 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
         list_append(&s->lists[job->state], job);
         if (job->cancelled)
             *cancelled = true;
-        else if (job->n_positions == 0) /* of an empty session, or of the cache alone */
+        else if (job->state != ATTN_JOB_WAITING && job->n_positions == 0)
+            /* Of an empty session, or of the cache alone. */
             finish(s, job, ATTN_REASON_LENGTH, NULL);
     }
     return !stop;

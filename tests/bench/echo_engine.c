@@ -184,6 +184,16 @@ void attn_engine_totals(attn_engine *engine, attn_totals *totals)
     *totals = (attn_totals){0};
 }
 
+void attn_engine_set_observer(attn_engine *engine, const attn_observer *observer)
+{
+    (void)engine, (void)observer;
+}
+
+void attn_engine_observe(attn_engine *engine, bool on)
+{
+    (void)engine, (void)on;
+}
+
 /* What no benchmark calls. */
 static attn_status refuse(attn_error *err)
 {
@@ -238,6 +248,26 @@ attn_status attn_session_tokens(attn_engine *engine, const char *id, uint32_t **
 {
     (void)engine, (void)id, (void)tokens, (void)n, (void)text, (void)text_len;
     return refuse(err);
+}
+
+attn_status attn_selection_check(const attn_engine *engine, size_t model,
+                                 const attn_selection *selection, attn_error *err)
+{
+    (void)engine, (void)model, (void)selection;
+    return refuse(err);
+}
+
+uint64_t attn_selection_bytes(const attn_engine *engine, size_t model,
+                              const attn_selection *selection, uint64_t n_rows, uint64_t n_keys)
+{
+    (void)engine, (void)model, (void)selection, (void)n_rows, (void)n_keys;
+    return 0;
+}
+
+const char *attn_event_kind_name(attn_event_kind kind)
+{
+    (void)kind;
+    return "step";
 }
 
 attn_status attn_tokenize(attn_engine *engine, const char *model, const char *text, size_t len,

@@ -1,120 +1,14 @@
 /* The body of a request: refused by code and field, or values within their bounds. */
-#include "tests/fuzz/fuzz.h"
-
-#include "server/json/float_text.h"
-#include "server/json/json_read.h"
-#include "server/json/utf8.h"
-
-#include <math.h>
-#include <stdlib.h>
-
-enum { SESSION, INPUT, INPUTS, TOKENS, STEPS, STREAM, TEMPERATURE, SEED, STOP, COUNT };
-
-static const srv_json_field fields[COUNT] = {
-    [SESSION] = {"session", SRV_JSON_STRING, true, 0, 64},
-    [INPUT] = {"input", SRV_JSON_FLOAT_ROW, false, 1, SIZE_MAX},
-    [INPUTS] = {"inputs", SRV_JSON_FLOAT_ROWS, false, 1, 8},
-    [TOKENS] = {"tokens", SRV_JSON_INTEGERS, false, 1, SIZE_MAX},
-    [STEPS] = {"steps", SRV_JSON_INTEGER, false, 1, 1000},
-    [STREAM] = {"stream", SRV_JSON_BOOL, false, 0, 0},
-    [TEMPERATURE] = {"temperature", SRV_JSON_NUMBER, false, 0, 0},
-    [SEED] = {"seed", SRV_JSON_INTEGER, false, 0, SRV_JSON_INTEGER_MAX},
-    [STOP] = {"stop", SRV_JSON_STRINGS, false, 1, 4},
-};
-
-static void check_string(const char *text)
-{
-    const char *end = text + strlen(text);
-    for (const char *p = text; p < end;) {
-        size_t n = srv_utf8_length(p, end);
-        ATTN_ASSERT(n > 0);
-        p += n;
-    }
-}
-
-/* Finite, and printed they are read back as the same bits. */
-static void check_floats(const srv_json_value *value)
-{
-    for (size_t i = 0; i < value->floats.rows * value->floats.cols; i++) {
-        char text[SRV_FLOAT_TEXT_MAX];
-        float v = value->floats.values[i], again;
-        srv_float_status status;
-        size_t n = srv_float_format(text, v);
-        ATTN_ASSERT(isfinite(v) && n > 0 && n <= SRV_FLOAT_TEXT_MAX);
-        ATTN_ASSERT(srv_float_parse(text, text + n, &again, &status) == text + n);
-        ATTN_ASSERT(status == SRV_FLOAT_OK && memcmp(&again, &v, sizeof v) == 0);
-    }
-}
-
-static void check_value(const srv_json_field *field, const srv_json_value *value)
-{
-    uint64_t n = field->min; /* what `min` and `max` bound */
-    if (!value->present) {
-        ATTN_ASSERT(!field->required);
-        return;
-    }
-    switch (field->type) {
-    case SRV_JSON_STRING:
-        n = value->string.len;
-        ATTN_ASSERT(n == strlen(value->string.text));
-        check_string(value->string.text);
-        break;
-    case SRV_JSON_INTEGER:
-        n = value->integer;
-        break;
-    case SRV_JSON_NUMBER:
-        ATTN_ASSERT(isfinite(value->number));
-        break;
-    case SRV_JSON_FLOAT_ROW:
-    case SRV_JSON_FLOAT_ROWS:
-        n = field->type == SRV_JSON_FLOAT_ROW ? value->floats.cols : value->floats.rows;
-        check_floats(value);
-        break;
-    case SRV_JSON_INTEGERS:
-        n = value->integers.count;
-        for (size_t i = 0; i < n; i++)
-            ATTN_ASSERT(value->integers.values[i] <= SRV_JSON_INTEGER_MAX);
-        break;
-    case SRV_JSON_STRINGS:
-        n = value->strings.count;
-        for (size_t i = 0; i < n; i++)
-            check_string(value->strings.texts[i]);
-        break;
-    case SRV_JSON_BOOL:
-        break;
-    }
-    ATTN_ASSERT(n >= field->min && n <= field->max);
-}
-
-static void check_error(const srv_json_error *error)
-{
-    ATTN_ASSERT(strcmp(error->code, "invalid_json") == 0 ||
-                strcmp(error->code, "invalid_request") == 0);
-    ATTN_ASSERT(error->message != NULL && strchr(error->message, '\n') == NULL);
-    size_t i = 0;
-    while (error->param != NULL && error->param != fields[i].name)
-        ATTN_ASSERT(++i < COUNT);
-}
+#include "tests/fuzz/fields.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const srv_json_value none[COUNT];
-    srv_json_value values[COUNT];
-    srv_json_error error;
     char *text = malloc(size + 1);
     ATTN_ASSERT(text != NULL);
     if (size > 0)
         memcpy(text, data, size);
     text[size] = '\0';
-    if (srv_json_read(text, size, fields, COUNT, values, &error)) {
-        ATTN_ASSERT(error.code == NULL && error.message == NULL);
-        for (size_t i = 0; i < COUNT; i++)
-            check_value(&fields[i], &values[i]);
-        srv_json_values_free(fields, COUNT, values);
-    } else {
-        check_error(&error);
-    }
-    ATTN_ASSERT(memcmp(values, none, sizeof none) == 0);
+    check_reader(srv_json_read, text, size);
     free(text);
     return 0;
 }

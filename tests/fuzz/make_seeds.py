@@ -96,6 +96,26 @@ def make_json():
         yield name, body.encode()
 
 
+def make_body():
+    row = bytes(range(8))
+    def entry(dtype, shape, begin, end):
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    headers = {
+        "rows": ({"__metadata__": {"session": "a", "stream": "true", "steps": " 3 "},
+                  "inputs": entry("F32", [1, 2], 0, 8)}, row),
+        "row": ({"input": entry("F32", [2], 0, 8), "__metadata__": {"session": "a\"b\u00e9"}}, row),
+        "ids": ({"__metadata__": {"session": "a", "stop": '["x","y"]', "trace": '{"a":[1]}',
+                                  "temperature": "0.5", "inputs": "[[1,2]]"},
+                 "tokens": entry("I64", [1], 8, 16), "input": entry("F32", [2], 0, 8)}, row * 2),
+        "u32": ({"tokens": entry("U32", [2], 0, 8), "__metadata__": {"session": ""}}, row),
+        "overlap": ({"tokens": entry("I32", [2], 0, 8), "input": entry("F32", [2], 4, 12)},
+                    row * 2),
+    }
+    for name, (header, data) in headers.items():
+        text = json.dumps(header).encode()
+        yield name, struct.pack("<Q", len(text)) + text + data
+
+
 def tokenizer(model, text="", **parts):
     added = [{"id": i, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True, **flags}
@@ -169,7 +189,7 @@ def make_tokenizer():
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    for target, make in {"config": make_config, "json": make_json, "model": make_model,
+    for target, make in {"body": make_body, "config": make_config, "json": make_json, "model": make_model,
                          "safetensors": make_safetensors, "tokenizer": make_tokenizer}.items():
         (out / target).mkdir(parents=True, exist_ok=True)
         for name, data in make():

@@ -556,9 +556,7 @@ def test_cors(launch):
     [
         ("GET", "/sessions/{}/snapshot"),
         ("PUT", "/sessions/{}/snapshot"),
-        ("GET", "/sessions/{}/tensors/blocks.0.attn.hook_q"),
         ("GET", "/sessions/{}/tokens"),
-        ("GET", "/watch"),
     ],
 )
 def test_not_supported(client, sid, method, path):

@@ -59,6 +59,10 @@ static void on_step(void *ctx, const attn_step *step)
     run_handle *h = ctx;
     pthread_mutex_lock(&h->mutex);
     run *r = h->result;
+    if (step->trace != NULL) {
+        r->traces = realloc(r->traces, (r->n_traces + 1) * sizeof *r->traces);
+        r->traces[r->n_traces++] = attn_trace_retain(step->trace);
+    }
     if (step->output == NULL) {
         r->tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *r->tokens);
         r->tokens[r->n_tokens++] = step->token;
@@ -161,6 +165,7 @@ void run_wait(run_handle *h)
             r->outputs = malloc(r->n_outputs * r->output_size * sizeof(float));
             memcpy(r->outputs, result->outputs, r->n_outputs * r->output_size * sizeof(float));
         }
+        r->trace = result->trace != NULL ? attn_trace_retain(result->trace) : NULL;
         memcpy(r->next, result->next, sizeof r->next);
         if (result->n_logits > 0 && result->reason == ATTN_REASON_LENGTH) {
             r->n_logits = result->n_logits;
@@ -224,8 +229,15 @@ void run_free(run *r)
     free(r->outputs);
     free(r->tokens);
     free(r->logits);
+    attn_trace_release(r->trace);
+    for (size_t i = 0; i < r->n_traces; i++)
+        attn_trace_release(r->traces[i]);
+    free(r->traces);
     r->outputs = r->logits = NULL;
     r->tokens = NULL;
+    r->trace = NULL;
+    r->traces = NULL;
+    r->n_traces = 0;
 }
 
 attn_safetensors *golden_open(const char *name)

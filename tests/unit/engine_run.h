@@ -34,6 +34,9 @@ typedef struct run {
     float *logits; /* prefill: as asked */
     size_t n_logits;
     attn_logprob next[ATTN_NEXT];
+    attn_trace *trace;   /* prefill, tensor: what was asked for */
+    attn_trace **traces; /* decode: every step's */
+    size_t n_traces;
     double max_abs_diff;
     bool bit_identical;
 } run;

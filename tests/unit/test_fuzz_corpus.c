@@ -15,6 +15,7 @@
 #include "engine/base/base.h"
 #include "engine/base/file.h"
 
+int fuzz_body(const uint8_t *data, size_t size);
 int fuzz_config(const uint8_t *data, size_t size);
 int fuzz_json(const uint8_t *data, size_t size);
 int fuzz_model(const uint8_t *data, size_t size);
@@ -66,8 +67,8 @@ static void replay_all(void **state)
 int main(void)
 {
     static target targets[] = {
-        {"config", fuzz_config},           {"json", fuzz_json},           {"model", fuzz_model},
-        {"safetensors", fuzz_safetensors}, {"tokenizer", fuzz_tokenizer},
+        {"body", fuzz_body},   {"config", fuzz_config},           {"json", fuzz_json},
+        {"model", fuzz_model}, {"safetensors", fuzz_safetensors}, {"tokenizer", fuzz_tokenizer},
     };
     struct CMUnitTest tests[sizeof targets / sizeof targets[0]] = {{0}};
     for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)

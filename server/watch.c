@@ -1,0 +1,697 @@
+#include "server/watch.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/watch_ring.h"
+
+/* Merged steps and stats come at most this often; stats at least once a second. */
+#define TICK_NS 100000000ull
+#define SECOND_NS 1000000000ull
+/* The thread looks at the ring at most this often, whatever happens. */
+#define PASS_NS 10000000ull
+/* A watcher gets more when this much or less waits for its reader. */
+#define ROOM_BYTES ((size_t)128 * 1024)
+/* What one turn for a watcher adds at most, besides tensors. */
+#define TURN_BYTES ((size_t)128 * 1024)
+#define HELLO_SESSIONS 250
+/* All that the watchers of one session have captured at once, at most. */
+#define UNION_BYTES_MAX (4 * ATTN_TRACE_BYTES_MAX)
+/* A temporary buffer that grew past this is not kept. */
+#define SCRATCH_BYTES ((size_t)1 << 20)
+
+struct srv_watcher {
+    srv_watch *hub;
+    srv_exchange *x; /* the hub holds a reference until it has left */
+    srv_watch_choice choice;
+    srv_watch_reader reader;
+
+    /* The hub's thread alone. */
+    uint64_t seq;
+    bool hello_done;
+    char hello_after[ATTN_ID_MAX + 1];
+    uint64_t n_owed; /* events that memory was out for: a gap is due */
+    uint64_t stats_version, stats_ns;
+    bool left; /* under the hub's mutex */
+
+    /* What waits for the reader. */
+    pthread_mutex_t mutex;
+    srv_buf out;
+    bool is_full;    /* the hub waits for room */
+    bool is_awaited; /* the reader waits for more */
+    bool ended;
+};
+
+typedef struct watch_numbers {
+    attn_totals totals;
+    uint64_t decode_steps, prefill_tokens, queue_depth;
+    uint64_t in_flight[ATTN_JOB_KINDS];
+} watch_numbers;
+
+struct srv_watch {
+    srv_app *app;
+    pthread_t thread;
+
+    /* Guards the ring, the slots and what follows. */
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    srv_watch_ring ring;
+    srv_watcher *slots[SRV_WATCHERS_MAX];
+    size_t n_watchers;
+    srv_watcher *serving; /* whom the thread works for without the mutex */
+    bool stopping;
+    bool asleep;                  /* the thread waits; whoever has news wakes it, once */
+    bool news;                    /* something that is not to wait for the tick */
+    bool poked;                   /* a reader made room, or somebody came or went */
+    _Atomic uint32_t n_capturing; /* watchers with tensors */
+
+    /* The thread's alone. */
+    watch_numbers numbers;
+    uint64_t stats_version;
+    uint64_t last_steps[10]; /* decode steps at the last ticks */
+    uint64_t last_ns[10];
+    size_t n_ticks;
+    uint64_t steps_per_s;
+    attn_session_info *infos; /* [HELLO_SESSIONS] */
+    srv_buf text, json, blob;
+    srv_watch_message message;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------------ from the engine */
+
+/* Under the mutex: something happened. True: signal the thread, once the mutex is released. */
+static bool has_news(srv_watch *h)
+{
+    bool wake = h->asleep;
+    h->news = true;
+    h->asleep = false;
+    return wake;
+}
+
+static void on_event(void *ctx, const attn_event *event)
+{
+    srv_watch *h = ctx;
+    bool wake = false;
+    pthread_mutex_lock(&h->mutex);
+    if (h->n_watchers && !h->stopping) {
+        uint64_t n_lost = 0;
+        if (srv_watch_ring_put(&h->ring, event, h->n_watchers, &n_lost))
+            wake = has_news(h);
+        if (n_lost)
+            srv_metrics_watch_dropped(h->app->metrics, n_lost);
+    }
+    pthread_mutex_unlock(&h->mutex);
+    if (wake)
+        pthread_cond_signal(&h->cond);
+}
+
+static bool on_wants(void *ctx, const char *session, attn_selection *selection)
+{
+    srv_watch *h = ctx;
+    if (!atomic_load_explicit(&h->n_capturing, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&h->mutex);
+    uint64_t n_lost = 0;
+    bool wanted = srv_watch_ring_ask(&h->ring, session, now_ns(), selection, &n_lost);
+    if (n_lost)
+        srv_metrics_watch_dropped(h->app->metrics, n_lost);
+    pthread_mutex_unlock(&h->mutex);
+    return wanted;
+}
+
+/* -------------------------------------------------------------------------------- output */
+
+static bool has_room(srv_watcher *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->is_full = w->out.len > ROOM_BYTES;
+    bool room = !w->is_full;
+    pthread_mutex_unlock(&w->mutex);
+    return room;
+}
+
+/* Gives the message to the watcher. */
+static void deliver(srv_watch *h, srv_watcher *w)
+{
+    srv_buf_clear(&h->text);
+    srv_watch_write(&h->text, &h->message, w->choice.encoding, &h->blob);
+    pthread_mutex_lock(&w->mutex);
+    bool ok = !h->text.failed && srv_buf_append(&w->out, h->text.data, h->text.len);
+    w->out.failed = false;
+    pthread_mutex_unlock(&w->mutex);
+    if (ok) {
+        w->seq++;
+    } else {
+        w->n_owed++;
+        srv_metrics_watch_dropped(h->app->metrics, 1);
+    }
+}
+
+static void deliver_gap(srv_watch *h, srv_watcher *w, uint64_t n)
+{
+    srv_watch_begin(&h->message, "gap", w->seq);
+    srv_watch_number(&h->message, "dropped", n);
+    deliver(h, w);
+}
+
+static void deliver_owed(srv_watch *h, srv_watcher *w)
+{
+    uint64_t n = w->n_owed;
+    if (!n)
+        return;
+    w->n_owed = 0;
+    deliver_gap(h, w, n);
+    if (w->n_owed)
+        w->n_owed = n;
+}
+
+static void deliver_record(srv_watch *h, srv_watcher *w, const srv_watch_record *r)
+{
+    srv_watch_message *m = &h->message;
+    deliver_owed(h, w);
+    srv_watch_begin(m, attn_event_kind_name(r->kind), w->seq);
+    srv_watch_text(m, "session", r->session, strlen(r->session));
+    srv_watch_text(m, "model", r->model, strlen(r->model));
+    srv_watch_number(m, "length", r->length);
+    srv_watch_number(m, "kv_bytes", r->kv_bytes);
+    if (r->kind == ATTN_EVENT_PREFILL) {
+        srv_watch_number(m, "processed", r->n_done);
+        srv_watch_number(m, "total", r->n_positions);
+    } else if (r->kind == ATTN_EVENT_FORKED) {
+        srv_watch_text(m, "from", r->from, strlen(r->from));
+    } else if (r->kind == ATTN_EVENT_STEP) {
+        srv_watch_number(m, "step", r->step);
+        srv_watch_number(m, "position", r->position);
+        if (r->has_token)
+            srv_watch_number(m, "token", r->token);
+        if (r->has_text)
+            srv_watch_text(m, "text", r->text, r->text_len);
+        if (r->n_merged > 1)
+            srv_watch_number(m, "merged", r->n_merged);
+        m->trace = r->trace;
+        m->show = &w->choice.show;
+        m->u8 = w->choice.u8;
+    }
+    deliver(h, w);
+}
+
+/* --------------------------------------------------------------------------------- hello */
+
+static void put_models(srv_watch *h, srv_buf *b)
+{
+    for (size_t i = 0; i < attn_model_count(h->app->engine); i++) {
+        attn_model_info info;
+        attn_model_get(h->app->engine, i, &info);
+        srv_buf_printf(b, "%s\"%s\"", i ? "," : "[", info.name);
+    }
+    srv_buf_puts(b, "]");
+}
+
+/* The next sessions of all there are, and at first what else there is. */
+static void deliver_hello(srv_watch *h, srv_watcher *w)
+{
+    srv_watch_message *m = &h->message;
+    srv_buf *b = &h->json;
+    bool more = false, first = w->seq == 0;
+    size_t n = attn_session_list(h->app->engine, w->hello_after, HELLO_SESSIONS, h->infos, &more);
+    more = more && n;
+    srv_buf_clear(b);
+    for (size_t i = 0; i < n; i++) {
+        const attn_session_info *s = &h->infos[i];
+        srv_buf_printf(b,
+                       "%s{\"session\":\"%s\",\"model\":\"%s\",\"length\":%llu,\"kv_bytes\":%llu,"
+                       "\"state\":\"%s\"}",
+                       i ? "," : "[", s->id, s->model, (unsigned long long)s->length,
+                       (unsigned long long)s->kv.bytes, attn_session_state_name(s->state));
+    }
+    srv_buf_puts(b, n ? "]" : "[]");
+    const size_t sessions = b->len;
+    if (first) {
+        attn_totals totals;
+        attn_engine_totals(h->app->engine, &totals);
+        srv_wire_totals(b, &totals);
+    }
+    const size_t totals_end = b->len;
+    if (first)
+        put_models(h, b);
+    if (b->failed) {
+        srv_buf_free(b);
+        w->hello_done = true;
+        w->n_owed++;
+        return;
+    }
+    srv_watch_begin(m, "hello", w->seq);
+    srv_watch_json(m, "sessions", b->data, sessions);
+    if (first) {
+        srv_watch_json(m, "totals", b->data + sessions, totals_end - sessions);
+        srv_watch_json(m, "models", b->data + totals_end, b->len - totals_end);
+    }
+    srv_watch_json(m, "more", more ? "true" : "false", more ? 4 : 5);
+    deliver(h, w);
+    w->hello_done = !more;
+    if (more)
+        memcpy(w->hello_after, h->infos[n - 1].id, sizeof(w->hello_after));
+}
+
+/* --------------------------------------------------------------------------------- stats */
+
+static bool same_numbers(const watch_numbers *a, const watch_numbers *b)
+{
+    return a->decode_steps == b->decode_steps && a->prefill_tokens == b->prefill_tokens &&
+           a->queue_depth == b->queue_depth && a->totals.sessions == b->totals.sessions &&
+           a->totals.positions == b->totals.positions &&
+           a->totals.allocated_bytes == b->totals.allocated_bytes &&
+           a->totals.reserved_bytes == b->totals.reserved_bytes &&
+           !memcmp(a->in_flight, b->in_flight, sizeof(a->in_flight));
+}
+
+static void take_numbers(srv_watch *h, uint64_t now)
+{
+    watch_numbers n = {0};
+    attn_stats stats;
+    attn_engine_totals(h->app->engine, &n.totals);
+    attn_engine_stats(h->app->engine, &stats);
+    n.decode_steps = stats.decode_steps;
+    n.prefill_tokens = stats.prefill_tokens;
+    n.queue_depth = stats.queue_depth;
+    n.in_flight[ATTN_JOB_PREFILL] = stats.prefill_in_flight;
+    n.in_flight[ATTN_JOB_DECODE] = stats.decode_in_flight;
+    n.in_flight[ATTN_JOB_VERIFY] = stats.verify_in_flight;
+    n.in_flight[ATTN_JOB_TENSOR] = stats.tensor_in_flight;
+    /* The rate is that of the last second; after a while without watchers there is none yet. */
+    const size_t n_last = sizeof(h->last_ns) / sizeof(h->last_ns[0]), at = h->n_ticks % n_last;
+    const uint64_t then = h->last_ns[at];
+    h->steps_per_s = 0;
+    if (then && now > then && now - then < 3 * SECOND_NS)
+        h->steps_per_s = (n.decode_steps - h->last_steps[at]) * SECOND_NS / (now - then);
+    h->last_ns[at] = now;
+    h->last_steps[at] = n.decode_steps;
+    h->n_ticks++;
+    if (!same_numbers(&n, &h->numbers))
+        h->stats_version++;
+    h->numbers = n;
+}
+
+static void deliver_stats(srv_watch *h, srv_watcher *w, size_t n_watchers, uint64_t now)
+{
+    const watch_numbers *n = &h->numbers;
+    srv_buf *b = &h->json;
+    if (w->stats_version == h->stats_version && now - w->stats_ns < SECOND_NS)
+        return;
+    srv_buf_clear(b);
+    srv_wire_totals(b, &n->totals);
+    const size_t totals = b->len;
+    srv_buf_printf(b, "{\"prefill\":%llu,\"decode\":%llu,\"verify\":%llu,\"tensor\":%llu}",
+                   (unsigned long long)n->in_flight[ATTN_JOB_PREFILL],
+                   (unsigned long long)n->in_flight[ATTN_JOB_DECODE],
+                   (unsigned long long)n->in_flight[ATTN_JOB_VERIFY],
+                   (unsigned long long)n->in_flight[ATTN_JOB_TENSOR]);
+    if (b->failed)
+        return;
+    deliver_owed(h, w);
+    srv_watch_message *m = &h->message;
+    srv_watch_begin(m, "stats", w->seq);
+    srv_watch_json(m, "totals", b->data, totals);
+    srv_watch_json(m, "in_flight", b->data + totals, b->len - totals);
+    srv_watch_number(m, "queue_depth", n->queue_depth);
+    srv_watch_number(m, "decode_steps", n->decode_steps);
+    srv_watch_number(m, "prefill_tokens", n->prefill_tokens);
+    srv_watch_number(m, "steps_per_s", h->steps_per_s);
+    srv_watch_number(m, "watchers", n_watchers);
+    deliver(h, w);
+    w->stats_version = h->stats_version;
+    w->stats_ns = now;
+}
+
+/* -------------------------------------------------------------------------------- passes */
+
+/* Delivers the next records. Returns false when there are none left. Under the hub's mutex, which it
+ * releases while it encodes. */
+static bool deliver_records(srv_watch *h, srv_watcher *w)
+{
+    srv_watch_record *records[SRV_WATCH_BATCH];
+    uint64_t n_lost;
+    bool more = true;
+    size_t n = srv_watch_ring_take(&h->ring, &w->reader, records, SRV_WATCH_BATCH, &n_lost, &more);
+    if (!n && !n_lost)
+        return more;
+    pthread_mutex_unlock(&h->mutex);
+    if (n_lost) {
+        srv_metrics_watch_dropped(h->app->metrics, n_lost);
+        deliver_gap(h, w, n_lost);
+    }
+    for (size_t i = 0; i < n; i++) {
+        deliver_record(h, w, records[i]);
+        attn_trace_release(records[i]->trace);
+    }
+    pthread_mutex_lock(&h->mutex);
+    return more;
+}
+
+static void wake_reader(srv_watcher *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    bool wake = w->is_awaited && (w->out.len || w->ended);
+    w->is_awaited = w->is_awaited && !wake;
+    pthread_mutex_unlock(&w->mutex);
+    if (wake)
+        srv_exchange_wake(w->x);
+}
+
+/* Takes it off the hub's lists. Returns whether the caller is to drop the hub's reference. */
+static bool remove_watcher(srv_watch *h, srv_watcher *w)
+{
+    if (w->left)
+        return false;
+    w->left = true;
+    h->slots[w->reader.slot] = NULL;
+    h->n_watchers--;
+    srv_metrics_watch_dropped(h->app->metrics, srv_watch_ring_remove(&h->ring, &w->reader));
+    if (w->choice.show.tensors)
+        h->n_capturing--;
+    srv_metrics_watchers(h->app->metrics, -1);
+    if (!h->n_watchers) {
+        attn_engine_observe(h->app->engine, false);
+        srv_watch_ring_clear(&h->ring);
+    }
+    return h->serving != w;
+}
+
+/* Gives a watcher what there is for it. Under the hub's mutex, which it releases meanwhile. */
+static void serve(srv_watch *h, srv_watcher *w, bool bye, uint64_t now)
+{
+    const size_t n_watchers = h->n_watchers;
+    h->serving = w;
+    bool more = true;
+    while (more && !w->left) {
+        pthread_mutex_unlock(&h->mutex);
+        more = has_room(w);
+        if (more && !w->hello_done) {
+            deliver_hello(h, w);
+            pthread_mutex_lock(&h->mutex);
+            continue;
+        }
+        pthread_mutex_lock(&h->mutex);
+        more = more && deliver_records(h, w);
+    }
+    pthread_mutex_unlock(&h->mutex);
+    if (w->hello_done && has_room(w))
+        deliver_stats(h, w, n_watchers, now);
+    if (bye) {
+        deliver_owed(h, w);
+        srv_watch_begin(&h->message, "bye", w->seq);
+        srv_watch_text(&h->message, "reason", "shutdown", 8);
+        deliver(h, w);
+        pthread_mutex_lock(&w->mutex);
+        w->ended = true;
+        pthread_mutex_unlock(&w->mutex);
+    }
+    wake_reader(w);
+    pthread_mutex_lock(&h->mutex);
+    h->serving = NULL;
+    bool drop = w->left || (bye && remove_watcher(h, w));
+    if (drop) {
+        pthread_mutex_unlock(&h->mutex);
+        srv_exchange_unref(w->x);
+        pthread_mutex_lock(&h->mutex);
+    }
+}
+
+static void wait_until(srv_watch *h, uint64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};
+    pthread_cond_timedwait(&h->cond, &h->mutex, &t);
+}
+
+/* Waits until there is something to do. */
+static void sleep_well(srv_watch *h, uint64_t last_pass, uint64_t *next_tick)
+{
+    while (!h->stopping && !h->n_watchers) {
+        pthread_cond_wait(&h->cond, &h->mutex);
+        h->poked = true;
+        *next_tick = 0; /* what was counted is old */
+    }
+    while (!h->stopping && !h->poked && !h->news && now_ns() < *next_tick) {
+        h->asleep = true;
+        wait_until(h, *next_tick);
+    }
+    h->asleep = false;
+    /* News come in crowds: who is awake is not woken for each. */
+    const uint64_t next_pass = last_pass + PASS_NS;
+    while (!h->stopping && !h->poked && now_ns() < next_pass)
+        wait_until(h, next_pass);
+    h->news = h->poked = false;
+}
+
+static void trim(srv_buf *b)
+{
+    if (b->cap > SCRATCH_BYTES)
+        srv_buf_free(b);
+}
+
+static void *run(void *arg)
+{
+    srv_watch *h = arg;
+    uint64_t last_pass = 0, next_tick = 0;
+    pthread_mutex_lock(&h->mutex);
+    for (bool stopping = false; !stopping;) {
+        sleep_well(h, last_pass, &next_tick);
+        stopping = h->stopping;
+        last_pass = now_ns();
+        if (last_pass >= next_tick) {
+            next_tick = last_pass + TICK_NS;
+            srv_watch_ring_flush(&h->ring);
+            pthread_mutex_unlock(&h->mutex);
+            take_numbers(h, last_pass);
+            pthread_mutex_lock(&h->mutex);
+        }
+        for (size_t i = 0; i < SRV_WATCHERS_MAX; i++) {
+            if (h->slots[i])
+                serve(h, h->slots[i], stopping, last_pass);
+        }
+        srv_watch_ring_forget(&h->ring);
+        trim(&h->text);
+        trim(&h->blob);
+    }
+    pthread_mutex_unlock(&h->mutex);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------ watchers */
+
+uint64_t srv_watch_frame_bytes(attn_engine *engine, const srv_watch_choice *choice)
+{
+    attn_model_info info;
+    attn_model_get(engine, choice->model, &info);
+    return attn_selection_bytes(engine, choice->model, &choice->show, 1,
+                                info.max_position_embeddings);
+}
+
+static srv_line next_line(srv_exchange *x, srv_buf *line)
+{
+    srv_watcher *w = x->watcher;
+    srv_watch *h = w->hub;
+    pthread_mutex_lock(&w->mutex);
+    srv_line result = w->out.len ? SRV_LINE : w->ended ? SRV_LINE_END : SRV_LINE_WAIT;
+    bool poke = false;
+    if (result == SRV_LINE) {
+        srv_buf swap = *line;
+        *line = w->out;
+        w->out = swap;
+        w->out.limit = line->limit;
+        srv_buf_clear(&w->out);
+        poke = w->is_full;
+        w->is_full = false;
+    }
+    w->is_awaited = result == SRV_LINE_WAIT;
+    pthread_mutex_unlock(&w->mutex);
+    if (poke) {
+        pthread_mutex_lock(&h->mutex);
+        h->poked = true;
+        pthread_mutex_unlock(&h->mutex);
+        pthread_cond_signal(&h->cond);
+    }
+    return result;
+}
+
+static srv_watcher *create_watcher(srv_exchange *x, const srv_watch_choice *choice)
+{
+    attn_model_info info;
+    attn_model_get(x->app->engine, choice->model, &info);
+    uint64_t frame = 0;
+    if (choice->show.tensors)
+        frame = srv_watch_tensors_bytes(srv_watch_frame_bytes(x->app->engine, choice),
+                                        &choice->show, info.num_hidden_layers);
+    const uint64_t limit = ROOM_BYTES + TURN_BYTES + frame;
+    /* One is being filled while the other is sent. */
+    if (!srv_exchange_hold(x, 2 * limit, false))
+        return NULL;
+    srv_watcher *w = calloc(1, sizeof(*w));
+    if (!w || pthread_mutex_init(&w->mutex, NULL)) {
+        free(w);
+        return NULL;
+    }
+    w->hub = x->app->watch;
+    w->x = x;
+    w->choice = *choice;
+    srv_buf_init(&w->out, (size_t)limit);
+    return w;
+}
+
+/* Whether what all watchers of the session want at once is too much to capture. */
+static bool is_too_much(srv_watch *h, const srv_watch_choice *choice)
+{
+    srv_watch_choice all = *choice;
+    if (!choice->show.tensors)
+        return false;
+    srv_watch_ring_union(&h->ring, choice->session, &all.show);
+    return srv_watch_frame_bytes(h->app->engine, &all) > UNION_BYTES_MAX;
+}
+
+/* Under the mutex. Returns what stands against it, or NULL. */
+static const char *add_watcher(srv_watch *h, srv_watcher *w)
+{
+    size_t slot = 0;
+    while (slot < SRV_WATCHERS_MAX && h->slots[slot])
+        slot++;
+    if (slot == SRV_WATCHERS_MAX)
+        return "there are as many watchers as can be";
+    if (is_too_much(h, &w->choice))
+        return "the watchers of this session ask for too many tensors already";
+    w->reader = (srv_watch_reader){.slot = slot,
+                                   .session = w->choice.session,
+                                   .show = &w->choice.show,
+                                   .frame_ns = w->choice.fps ? SECOND_NS / w->choice.fps : 0};
+    srv_watch_ring_add(&h->ring, &w->reader, w->choice.model);
+    srv_exchange_ref(w->x);
+    h->slots[slot] = w;
+    h->n_watchers++;
+    if (w->choice.show.tensors)
+        h->n_capturing++;
+    h->poked = true;
+    srv_metrics_watchers(h->app->metrics, 1);
+    attn_engine_observe(h->app->engine, true);
+    return NULL;
+}
+
+void srv_watcher_join(srv_exchange *x, const srv_watch_choice *choice)
+{
+    static const char *const types[] = {
+        [SRV_WATCH_NDJSON] = "application/x-ndjson",
+        [SRV_WATCH_SSE] = "text/event-stream",
+        [SRV_WATCH_FRAMES] = "application/x-attnd-frames",
+    };
+    srv_watch *h = x->app->watch;
+    x->watcher = create_watcher(x, choice);
+    if (!x->watcher) {
+        srv_fail_with(x, 503, "busy_memory", NULL,
+                      "the requests in flight hold all of --body-memory");
+        return;
+    }
+    pthread_mutex_lock(&h->mutex);
+    const bool stopping = h->stopping;
+    const char *refusal = stopping ? NULL : add_watcher(h, x->watcher);
+    if (stopping || refusal)
+        x->watcher->left = true;
+    pthread_mutex_unlock(&h->mutex);
+    if (stopping) {
+        srv_fail_with(x, 503, "shutting_down", NULL, "the server is shutting down");
+        return;
+    }
+    if (refusal) {
+        srv_fail_with(x, 429, "queue_full", NULL, refusal);
+        return;
+    }
+    pthread_cond_signal(&h->cond);
+    x->content_type = types[choice->encoding];
+    x->next_line = next_line;
+}
+
+void srv_watcher_leave(srv_watcher *w)
+{
+    srv_watch *h = w->hub;
+    pthread_mutex_lock(&h->mutex);
+    bool drop = remove_watcher(h, w);
+    pthread_mutex_unlock(&h->mutex);
+    if (drop)
+        srv_exchange_unref(w->x);
+}
+
+void srv_watcher_free(srv_watcher *w)
+{
+    if (!w)
+        return;
+    srv_buf_free(&w->out);
+    pthread_mutex_destroy(&w->mutex);
+    free(w);
+}
+
+/* ------------------------------------------------------------------------- start and stop */
+
+srv_watch *srv_watch_start(srv_app *app)
+{
+    srv_watch *h = calloc(1, sizeof(*h));
+    pthread_condattr_t attr;
+    if (!h)
+        return NULL;
+    h->app = app;
+    srv_buf_init(&h->text, SIZE_MAX);
+    srv_buf_init(&h->json, SIZE_MAX);
+    srv_buf_init(&h->blob, SIZE_MAX);
+    h->infos = calloc(HELLO_SESSIONS, sizeof(*h->infos));
+    pthread_mutex_init(&h->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&h->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    if (!h->infos || !srv_watch_ring_init(&h->ring, app->engine) ||
+        pthread_create(&h->thread, NULL, run, h)) {
+        srv_watch_free(h);
+        return NULL;
+    }
+    attn_engine_set_observer(app->engine,
+                             &(attn_observer){.ctx = h, .event = on_event, .wants = on_wants});
+    return h;
+}
+
+void srv_watch_stop(srv_watch *h)
+{
+    if (!h)
+        return;
+    pthread_mutex_lock(&h->mutex);
+    h->stopping = true;
+    pthread_mutex_unlock(&h->mutex);
+    pthread_cond_signal(&h->cond);
+}
+
+void srv_watch_join(srv_watch *h)
+{
+    if (!h)
+        return;
+    srv_watch_stop(h);
+    pthread_join(h->thread, NULL);
+}
+
+void srv_watch_free(srv_watch *h)
+{
+    if (!h)
+        return;
+    srv_watch_ring_free(&h->ring);
+    srv_buf_free(&h->text);
+    srv_buf_free(&h->json);
+    srv_buf_free(&h->blob);
+    free(h->infos);
+    pthread_cond_destroy(&h->cond);
+    pthread_mutex_destroy(&h->mutex);
+    free(h);
+}

@@ -1,0 +1,734 @@
+/* Looking inside, the jobs: who is told, and what becomes of looks when sessions and engines end, and
+ * beside other work. */
+#include "tests/unit/inside_run.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { HIDDEN = 96, KV_HEADS = 2, LAYERS = 3, HEAD_DIM = 20 };
+
+static attn_engine *open_chain(void)
+{
+    return run_open((run_setup){.model = "chain3", .seed = 42, .n_threads = 2});
+}
+
+static void prefill(attn_engine *engine, const char *session, size_t n)
+{
+    inside_inputs inputs = inside_long_inputs();
+    run r = inside_fed(engine, ATTN_JOB_PREFILL, session, &inputs, 0, n, NULL);
+    run_free(&r);
+}
+
+static void drop(attn_engine *engine, const char *session)
+{
+    attn_error err;
+    assert_int_equal(attn_session_delete(engine, session, &err), ATTN_OK);
+}
+
+static void pause_us(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+/* ------------------------------------------------------------------------ a frozen scheduler */
+
+/* An observer that records events, and on demand keeps the scheduler's thread in a step of session
+ * "clock": what is submitted meanwhile stays pending. */
+typedef struct recorded {
+    attn_event_kind kind;
+    char session[16], from[16];
+    uint64_t length, kv_bytes, n_done, n_positions, step, position;
+    bool has_token;
+    uint32_t token;
+    attn_trace *trace;
+} recorded;
+
+enum { MOST_EVENTS = 4096 };
+
+typedef struct observer {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    bool freeze, frozen;
+    bool chunks; /* keep the events of unfinished prefills too */
+    recorded events[MOST_EVENTS];
+    size_t n_events, n_asked;
+    const char *wanted; /* the session whose steps are wanted */
+    attn_selection selection;
+} observer;
+
+static void on_event(void *ctx, const attn_event *event)
+{
+    observer *o = ctx;
+    pthread_mutex_lock(&o->mutex);
+    bool chunk = event->kind == ATTN_EVENT_PREFILL && event->n_done < event->n_positions;
+    if (o->n_events < MOST_EVENTS && (o->chunks || !chunk)) {
+        recorded *r = &o->events[o->n_events++];
+        *r = (recorded){.kind = event->kind,
+                        .length = event->length,
+                        .kv_bytes = event->kv_bytes,
+                        .n_done = event->n_done,
+                        .n_positions = event->n_positions,
+                        .step = event->step,
+                        .position = event->position,
+                        .has_token = event->has_token,
+                        .token = event->token};
+        snprintf(r->session, sizeof r->session, "%s", event->session);
+        if (event->from != NULL)
+            snprintf(r->from, sizeof r->from, "%s", event->from);
+        if (event->trace != NULL)
+            r->trace = attn_trace_retain(event->trace);
+    }
+    if (o->freeze && event->kind == ATTN_EVENT_STEP && strcmp(event->session, "clock") == 0) {
+        o->frozen = true;
+        pthread_cond_broadcast(&o->cond);
+        while (o->freeze)
+            pthread_cond_wait(&o->cond, &o->mutex);
+        o->frozen = false;
+    }
+    pthread_cond_broadcast(&o->cond);
+    pthread_mutex_unlock(&o->mutex);
+}
+
+static bool on_wants(void *ctx, const char *session, attn_selection *selection)
+{
+    observer *o = ctx;
+    pthread_mutex_lock(&o->mutex);
+    o->n_asked++;
+    bool wanted = o->wanted != NULL && strcmp(session, o->wanted) == 0;
+    *selection = o->selection;
+    pthread_mutex_unlock(&o->mutex);
+    return wanted;
+}
+
+static void watch(attn_engine *engine, observer *o)
+{
+    memset(o, 0, sizeof *o);
+    pthread_mutex_init(&o->mutex, NULL);
+    pthread_cond_init(&o->cond, NULL);
+    attn_engine_set_observer(engine, &(attn_observer){o, on_event, on_wants});
+}
+
+static void forget_events(observer *o)
+{
+    pthread_mutex_lock(&o->mutex);
+    for (size_t i = 0; i < o->n_events; i++)
+        attn_trace_release(o->events[i].trace);
+    o->n_events = 0;
+    pthread_mutex_unlock(&o->mutex);
+}
+
+static run clock_result;
+
+static run_handle *freeze(attn_engine *engine, observer *o)
+{
+    prefill(engine, "clock", 1);
+    attn_engine_observe(engine, true);
+    o->freeze = true;
+    attn_request r = attn_request_init(ATTN_JOB_DECODE);
+    r.session = "clock";
+    r.steps = 1;
+    run_handle *handle = run_start(engine, &r, &clock_result);
+    pthread_mutex_lock(&o->mutex);
+    while (!o->frozen)
+        pthread_cond_wait(&o->cond, &o->mutex);
+    pthread_mutex_unlock(&o->mutex);
+    return handle;
+}
+
+static void thaw(attn_engine *engine, observer *o, run_handle *handle)
+{
+    attn_engine_observe(engine, false);
+    pthread_mutex_lock(&o->mutex);
+    o->freeze = false;
+    pthread_cond_broadcast(&o->cond);
+    pthread_mutex_unlock(&o->mutex);
+    run_wait(handle);
+    run_free(&clock_result);
+}
+
+static uint64_t shared_bytes(attn_engine *engine, const char *session)
+{
+    attn_session_info info;
+    assert_int_equal(attn_session_get(engine, session, &info, NULL), ATTN_OK);
+    return info.kv.shared_bytes;
+}
+
+/* Cancelled, its session deleted, its session truncated: what each of three pending looks gives. */
+static void test_pending_looks(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_selection all = inside_everything(engine);
+    attn_error err;
+    watch(engine, &o);
+    run a = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 101, &all);
+    run b = inside_fed(engine, ATTN_JOB_PREFILL, "b", &inputs, 100, 101, &all);
+    run_handle *clock = freeze(engine, &o);
+    uint64_t before = inside_account(engine);
+    assert_int_equal(shared_bytes(engine, "b"), 0);
+
+    attn_request request[] = {
+        inside_look_request("a", ATTN_TENSOR_PATTERN, 2, 0, OPEN_END, 0, OPEN_END),
+        inside_look_request("a", ATTN_TENSOR_ATTN_OUT, 2, 50, OPEN_END, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_Z, 1, 0, OPEN_END, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 0, OPEN_END),
+    };
+    run result[5];
+    run_handle *handle[5];
+    for (size_t i = 0; i < 5; i++)
+        handle[i] = run_start(engine, &request[i], &result[i]);
+    attn_stats stats;
+    attn_engine_stats(engine, &stats);
+    assert_int_equal(stats.queue_depth, 5);
+    assert_true(inside_account(engine) > before);
+    assert_true(shared_bytes(engine, "b") > 0);
+    run_cancel(handle[0]);
+    run_cancel(handle[4]);
+    drop(engine, "a");
+    assert_int_equal(attn_session_truncate(engine, "b", 3, OPEN_END, NULL, &err), ATTN_OK);
+    thaw(engine, &o, clock);
+    for (size_t i = 0; i < 5; i++) {
+        run_wait(handle[i]);
+        assert_int_equal(result[i].submitted, ATTN_OK);
+        assert_int_equal(result[i].reason, i % 4 == 0 ? ATTN_REASON_CANCELLED : ATTN_REASON_LENGTH);
+    }
+    assert_null(result[0].trace);
+    assert_null(result[4].trace);
+    assert_int_equal(result[1].session.length, 101);
+    inside_assert_within(result[1].trace, a.trace);
+    inside_assert_within(result[2].trace, b.trace);
+    assert_memory_equal(result[3].trace->tensors[0].data,
+                        inside_tensor(b.trace, ATTN_TENSOR_ROT_K, 1)->data,
+                        101 * KV_HEADS * HEAD_DIM * sizeof(float));
+    for (size_t i = 0; i < 5; i++)
+        run_free(&result[i]);
+    run_free(&a);
+    run_free(&b);
+    attn_engine_stats(engine, &stats);
+    assert_int_equal(stats.queue_depth + stats.tensor_in_flight, 0);
+    assert_int_equal(shared_bytes(engine, "b"), 0);
+    drop(engine, "b");
+    drop(engine, "clock");
+    assert_int_equal(inside_account(engine), 0);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+/* A trace outlives its job, session and engine; a pending look ends with the engine. */
+static void test_shutdown(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    watch(engine, &o);
+    prefill(engine, "a", 100);
+    attn_trace *kept = inside_look(engine, "a", ATTN_TENSOR_PATTERN, 1, 0, OPEN_END, 0, OPEN_END);
+    run_handle *clock = freeze(engine, &o);
+    attn_request request =
+        inside_look_request("a", ATTN_TENSOR_PATTERN, 1, 0, OPEN_END, 0, OPEN_END);
+    run result[4];
+    run_handle *handle[4];
+    for (size_t i = 0; i < 4; i++)
+        handle[i] = run_start(engine, &request, &result[i]);
+    attn_engine_shutdown(engine);
+    run refused = run_job(engine, &request);
+    assert_int_equal(refused.submitted, ATTN_E_SHUTTING_DOWN);
+    thaw(engine, &o, clock);
+    for (size_t i = 0; i < 3; i++) {
+        run_wait(handle[i]);
+        assert_int_equal(result[i].reason, ATTN_REASON_SHUTDOWN);
+        assert_null(result[i].trace);
+    }
+    forget_events(&o);
+    attn_engine_close(engine);
+    run_wait(handle[3]); /* its job is readable after the engine's end */
+    assert_int_equal(result[3].reason, ATTN_REASON_SHUTDOWN);
+    assert_null(result[3].trace);
+    inside_assert_causal(kept);
+    assert_int_equal(kept->n_rows, 100);
+    attn_trace_release(kept);
+}
+
+/* Close without shutdown, while looks are pending. */
+static void test_close_with_looks_at_work(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        attn_engine *engine = open_chain();
+        prefill(engine, "a", 200);
+        attn_request request = inside_look_request("a", ATTN_TENSOR_Z, 2, 0, OPEN_END, 0, OPEN_END);
+        run result[8];
+        run_handle *handle[8];
+        for (size_t i = 0; i < 8; i++)
+            handle[i] = run_start(engine, &request, &result[i]);
+        attn_engine_close(engine);
+        for (size_t i = 0; i < 8; i++) {
+            run_wait(handle[i]);
+            assert_int_equal(result[i].submitted, ATTN_OK);
+            if (result[i].reason == ATTN_REASON_LENGTH)
+                assert_non_null(result[i].trace);
+            else
+                assert_int_equal(result[i].reason, ATTN_REASON_SHUTDOWN);
+            assert_int_equal(result[i].trace != NULL, result[i].reason == ATTN_REASON_LENGTH);
+            run_free(&result[i]);
+        }
+    }
+}
+
+/* A cancel at any moment leaves no part of a trace and nothing in the account. */
+static void test_cancels_at_any_moment(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_selection all = inside_everything(engine);
+    prefill(engine, "a", 400);
+    uint64_t account = inside_account(engine);
+    size_t n_cancelled = 0;
+    for (int round = 0; round < 60; round++) {
+        attn_request look =
+            inside_look_request("a", ATTN_TENSOR_SCORES, 2, 0, OPEN_END, 0, OPEN_END);
+        attn_request fill = inside_feed(ATTN_JOB_PREFILL, "b", &inputs, 0, 300, &all);
+        fill.trace.tensors &= ~(1u << ATTN_TENSOR_SCORES);
+        run result[2];
+        run_handle *handle[] = {run_start(engine, &look, &result[0]),
+                                run_start(engine, &fill, &result[1])};
+        pause_us(round * 1000);
+        for (size_t i = 0; i < 2; i++) {
+            run_cancel(handle[i]);
+            run_wait(handle[i]);
+            assert_int_equal(result[i].submitted, ATTN_OK);
+            assert_int_equal(result[i].trace != NULL, result[i].reason == ATTN_REASON_LENGTH);
+            n_cancelled += result[i].reason == ATTN_REASON_CANCELLED;
+            run_free(&result[i]);
+        }
+        if (result[1].reason == ATTN_REASON_LENGTH)
+            drop(engine, "b");
+        assert_int_equal(inside_account(engine), account);
+    }
+    print_message("%zu of 120 were cancelled\n", n_cancelled);
+    drop(engine, "a");
+    assert_int_equal(inside_account(engine), 0);
+    attn_engine_close(engine);
+}
+
+/* ---------------------------------------------------------------------------- the observer */
+
+static const recorded *next_event(const observer *o, size_t *at, attn_event_kind kind,
+                                  const char *session, uint64_t length)
+{
+    assert_true(*at < o->n_events);
+    const recorded *r = &o->events[(*at)++];
+    if (r->kind != kind || strcmp(r->session, session) != 0 || r->length != length)
+        fail_msg("event %zu: %s of %s, length %llu, instead of %s of %s, length %llu", *at - 1,
+                 attn_event_kind_name(r->kind), r->session, (unsigned long long)r->length,
+                 attn_event_kind_name(kind), session, (unsigned long long)length);
+    /* 16 positions a page. */
+    assert_true(r->kv_bytes >= r->length * 2 * LAYERS * KV_HEADS * HEAD_DIM * 4);
+    return r;
+}
+
+static void test_events(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_error err;
+    attn_session_info info;
+    watch(engine, &o);
+    o.wanted = "a";
+    o.selection = inside_everything(engine);
+    /* Nothing is told, nor asked, while it is off. */
+    prefill(engine, "a", 20);
+    run r = inside_steps(engine, "a", 3, NULL);
+    run_free(&r);
+    drop(engine, "a");
+    assert_int_equal(o.n_events + o.n_asked, 0);
+
+    attn_engine_observe(engine, true);
+    o.chunks = true;
+    prefill(engine, "a", 1000);
+    attn_selection some = {.tensors = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z};
+    r = inside_steps(engine, "a", 3, &some);
+    assert_int_equal(attn_session_truncate(engine, "a", 500, OPEN_END, &info, &err), ATTN_OK);
+    assert_int_equal(attn_session_fork(engine, "a", "f", 40, OPEN_END, &info, &err), ATTN_OK);
+    drop(engine, "f");
+    attn_trace_release(
+        inside_look(engine, "a", ATTN_TENSOR_Z, 0, 3, 4, 0, OPEN_END)); /* no event */
+    drop(engine, "a");
+
+    size_t at = 0;
+    next_event(&o, &at, ATTN_EVENT_CREATED, "a", 0);
+    uint64_t n_done = 0;
+    size_t n_chunks = 0;
+    while (n_done < 1000) {
+        const recorded *e = &o.events[at];
+        next_event(&o, &at, ATTN_EVENT_PREFILL, "a", e->n_done < 1000 ? 0 : 1000);
+        assert_true(e->n_done > n_done && e->n_positions == 1000);
+        n_done = e->n_done;
+        n_chunks++;
+    }
+    assert_int_equal(n_done, 1000);
+    assert_true(n_chunks > 1); /* more than a batch's rows */
+    for (uint64_t i = 0; i < 3; i++) {
+        const recorded *e = next_event(&o, &at, ATTN_EVENT_STEP, "a", 1001 + i);
+        assert_int_equal(e->step, i);
+        assert_int_equal(e->position, 1000 + i);
+        assert_false(e->has_token);
+        inside_assert_within(r.traces[i], e->trace);
+        assert_int_equal(e->trace->n_tensors,
+                         3 * (size_t)__builtin_popcount(o.selection.tensors) - 2);
+    }
+    next_event(&o, &at, ATTN_EVENT_TRUNCATED, "a", 500);
+    const recorded *forked = next_event(&o, &at, ATTN_EVENT_FORKED, "f", 40);
+    assert_string_equal(forked->from, "a");
+    assert_int_equal(forked->kv_bytes, info.kv.bytes);
+    assert_int_equal(next_event(&o, &at, ATTN_EVENT_DELETED, "f", 0)->kv_bytes, 0);
+    next_event(&o, &at, ATTN_EVENT_DELETED, "a", 0);
+    assert_int_equal(at, o.n_events);
+    assert_int_equal(o.n_asked, 3);
+    /* What was retained outlives the session. */
+    inside_assert_causal(o.events[at - 5].trace);
+    run_free(&r);
+    forget_events(&o);
+
+    /* A prefill that fails: its session comes and goes. */
+    o.chunks = false;
+    static float huge[20 * HIDDEN];
+    memcpy(huge, inputs.rows, sizeof huge);
+    for (size_t i = 17 * HIDDEN; i < 18 * HIDDEN; i++)
+        huge[i] = 3e38f;
+    r = run_prefill(engine, "bad", NULL, huge, 20, HIDDEN, ATTN_OUTPUT_NONE);
+    assert_int_equal(r.error.status, ATTN_E_NON_FINITE);
+    at = 0;
+    next_event(&o, &at, ATTN_EVENT_CREATED, "bad", 0);
+    next_event(&o, &at, ATTN_EVENT_DELETED, "bad", 0);
+    assert_int_equal(at, o.n_events);
+
+    /* Off again. */
+    attn_engine_observe(engine, false);
+    prefill(engine, "a", 20);
+    drop(engine, "a");
+    assert_int_equal(o.n_events, 2);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+static void test_expiry_is_told(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    watch(engine, &o);
+    attn_engine_observe(engine, true);
+    attn_request request = inside_feed(ATTN_JOB_PREFILL, "mortal", &inputs, 0, 30, NULL);
+    request.has_ttl = true;
+    request.ttl_s = 1;
+    run r = run_job(engine, &request);
+    assert_int_equal(r.reason, ATTN_REASON_LENGTH);
+    run_free(&r);
+    pthread_mutex_lock(&o.mutex);
+    while (o.n_events < 3)
+        pthread_cond_wait(&o.cond, &o.mutex);
+    pthread_mutex_unlock(&o.mutex);
+    size_t at = 0;
+    next_event(&o, &at, ATTN_EVENT_CREATED, "mortal", 0);
+    next_event(&o, &at, ATTN_EVENT_PREFILL, "mortal", 30);
+    assert_int_equal(next_event(&o, &at, ATTN_EVENT_EXPIRED, "mortal", 0)->kv_bytes, 0);
+    attn_session_info info;
+    assert_int_equal(attn_session_get(engine, "mortal", &info, NULL), ATTN_E_SESSION_NOT_FOUND);
+    assert_int_equal(inside_account(engine), 0);
+    assert_int_equal(o.n_events, 3);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+/* An observer may want what cannot be: then the step has no trace. */
+static void test_wants_what_cannot_be(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    watch(engine, &o);
+    o.wanted = "a";
+    prefill(engine, "a", 20);
+    attn_engine_observe(engine, true);
+    attn_selection wrong[] = {
+        {.tensors = 0},
+        {.tensors = 1u << ATTN_TENSOR_RESID_POST},
+        {.tensors = 1u << ATTN_TENSOR_KEY},
+        {.tensors = 1u << ATTN_TENSOR_Q | 1u << ATTN_TENSOR_VALUE},
+        {.tensors = 1u << ATTN_TENSOR_Q, .some_layers = true},
+        {.tensors = 1u << ATTN_TENSOR_Q, .some_heads = true},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        o.selection = wrong[i];
+        run r = inside_steps(engine, "a", 1, NULL);
+        run_free(&r);
+    }
+    attn_engine_observe(engine, false);
+    run r = inside_steps(engine, "a", 1, NULL);
+    run_free(&r);
+    assert_int_equal(o.n_events, sizeof wrong / sizeof wrong[0]);
+    for (size_t i = 0; i < o.n_events; i++)
+        assert_null(o.events[i].trace);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+static void test_tokens_are_told(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = run_open((run_setup){.model = "qwen3-untied", .seed = 7});
+    inside_inputs inputs = inside_inputs_of("lm-qwen3-untied");
+    watch(engine, &o);
+    attn_engine_observe(engine, true);
+    run p = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 30, NULL);
+    run d = inside_steps(engine, "a", 4, NULL);
+    run fed = inside_fed(engine, ATTN_JOB_DECODE, "a", &inputs, 30, 2, NULL);
+    attn_engine_observe(engine, false);
+    assert_int_equal(o.n_events, 2 + 6);
+    for (size_t i = 0; i < 6; i++) {
+        const recorded *e = &o.events[2 + i];
+        assert_int_equal(e->kind, ATTN_EVENT_STEP);
+        assert_true(e->has_token);
+        assert_int_equal(e->token, i < 4 ? d.tokens[i] : inputs.tokens[30 + i - 4]);
+        assert_int_equal(e->length, 31 + i);
+    }
+    run_free(&p);
+    run_free(&d);
+    run_free(&fed);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+/* -------------------------------------------------------------------------- side by side */
+
+/* A job that waits for a busy session is not ended before its turn. */
+static void test_waiting_beside_looks(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_selection some = {.tensors = 1u << ATTN_TENSOR_ROT_Q};
+    prefill(engine, "a", 30);
+    attn_request decode = attn_request_init(ATTN_JOB_DECODE);
+    decode.session = "a";
+    decode.steps = 5;
+    run steps, after;
+    run_handle *held = run_start_held(engine, &decode, &steps);
+    attn_request fill = inside_feed(ATTN_JOB_PREFILL, "a", &inputs, 30, 7, &some);
+    fill.wait_ms = 60000;
+    run_handle *waiting = run_start(engine, &fill, &after);
+    assert_int_equal(after.submitted, ATTN_OK);
+    attn_trace *look = inside_look(engine, "a", ATTN_TENSOR_ROT_Q, 0, 0, OPEN_END, 0, OPEN_END);
+    assert_int_equal(look->n_rows, 30); /* what is committed */
+    attn_trace_release(look);
+    run_resume(held);
+    run_wait(held);
+    run_wait(waiting);
+    assert_int_equal(steps.n_outputs, 5);
+    assert_int_equal(after.reason, ATTN_REASON_LENGTH);
+    assert_int_equal(after.session.length, 42);
+    assert_non_null(after.trace);
+    assert_int_equal(after.trace->position, 35);
+    look = inside_look(engine, "a", ATTN_TENSOR_ROT_Q, 1, 35, OPEN_END, 0, OPEN_END);
+    inside_assert_within(look, after.trace);
+    attn_trace_release(look);
+    run_free(&steps);
+    run_free(&after);
+    attn_engine_close(engine);
+}
+
+/* Who works without pause until the other side has done its part. */
+typedef struct worker {
+    attn_engine *engine;
+    const char *session;
+    bool looks;
+    _Atomic bool *over;
+    const attn_trace *expected; /* what a look must see */
+    size_t n_done;
+    pthread_t thread;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    attn_selection some = {.tensors = 1u << ATTN_TENSOR_PATTERN};
+    while (!*w->over) {
+        if (w->looks) {
+            attn_request r =
+                inside_look_request(w->session, ATTN_TENSOR_PATTERN, 2, 40, 60, 0, OPEN_END);
+            run look = run_job(w->engine, &r);
+            if (look.reason == ATTN_REASON_LENGTH && look.trace != NULL)
+                w->n_done++;
+            run_free(&look);
+            continue;
+        }
+        attn_request d = attn_request_init(ATTN_JOB_DECODE);
+        d.session = w->session;
+        d.steps = 100;
+        d.has_trace = w->n_done % 2 == 1;
+        d.trace = some;
+        run r = run_job(w->engine, &d);
+        run_free(&r);
+        w->n_done++;
+        attn_status status =
+            attn_session_truncate(w->engine, w->session, 100, OPEN_END, NULL, NULL);
+        (void)status;
+    }
+    return NULL;
+}
+
+static void start_workers(worker *workers, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+}
+
+static void join_workers(worker *workers, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_true(workers[i].n_done > 0);
+    }
+}
+
+/* Looks end beside decodes that never pause, and decodes beside such looks. */
+static void test_nobody_starves(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain();
+    _Atomic bool over = false;
+    prefill(engine, "a", 100);
+    prefill(engine, "b", 100);
+    prefill(engine, "c", 100);
+    attn_trace *expected = inside_look(engine, "a", ATTN_TENSOR_PATTERN, 2, 40, 60, 0, OPEN_END);
+    worker decoders[] = {{.engine = engine, .session = "a", .over = &over},
+                         {.engine = engine, .session = "b", .over = &over}};
+    start_workers(decoders, 2);
+    for (int i = 0; i < 10; i++) {
+        attn_trace *look = inside_look(engine, "a", ATTN_TENSOR_PATTERN, 2, 40, 60, 0, OPEN_END);
+        inside_assert_within(look, expected);
+        attn_trace_release(look);
+    }
+    over = true;
+    join_workers(decoders, 2);
+    over = false;
+    worker lookers[] = {{.engine = engine, .session = "a", .looks = true, .over = &over},
+                        {.engine = engine, .session = "b", .looks = true, .over = &over},
+                        {.engine = engine, .session = "b", .looks = true, .over = &over}};
+    start_workers(lookers, 3);
+    run d = inside_steps(engine, "c", 300, NULL);
+    run_free(&d);
+    pause_us(20000);
+    over = true;
+    join_workers(lookers, 3);
+    attn_trace_release(expected);
+    drop(engine, "a");
+    drop(engine, "b");
+    drop(engine, "c");
+    assert_int_equal(inside_account(engine), 0);
+    attn_engine_close(engine);
+}
+
+/* Sessions come and go, shrink, fork and are looked at and watched, all at once. */
+static void *stir(void *arg)
+{
+    worker *w = arg;
+    for (; !*w->over; w->n_done++) {
+        attn_error err;
+        attn_request r =
+            w->n_done % 2 == 0
+                ? inside_look_request("a", ATTN_TENSOR_SCORES, 1, 0, OPEN_END, 0, OPEN_END)
+                : inside_look_request(w->session, ATTN_TENSOR_VALUE, 1, 0, OPEN_END, 0, OPEN_END);
+        run looks[2];
+        run_handle *first = run_start(w->engine, &r, &looks[0]);
+        attn_status status =
+            attn_session_fork(w->engine, "a", w->session, OPEN_END, OPEN_END, NULL, &err);
+        r = inside_look_request(w->session, ATTN_TENSOR_Z, 2, 0, OPEN_END, 0, OPEN_END);
+        run_handle *second = run_start(w->engine, &r, &looks[1]);
+        if (status == ATTN_OK)
+            status = attn_session_truncate(w->engine, w->session, 17, OPEN_END, NULL, &err);
+        attn_engine_observe(w->engine, w->n_done % 3 == 0);
+        if (w->n_done % 4 != 0)
+            status = attn_session_delete(w->engine, w->session, &err);
+        (void)status;
+        run_wait(first);
+        run_wait(second);
+        run_free(&looks[0]);
+        run_free(&looks[1]);
+    }
+    return NULL;
+}
+
+static void test_everything_at_once(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    _Atomic bool over = false;
+    watch(engine, &o);
+    o.wanted = "a";
+    o.selection = inside_everything(engine);
+    prefill(engine, "a", 50);
+    worker workers[] = {{.engine = engine, .session = "b", .over = &over},
+                        {.engine = engine, .session = "c", .over = &over},
+                        {.engine = engine, .session = "d", .over = &over}};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, stir, &workers[i]), 0);
+    for (int round = 0; round < 3; round++) {
+        run d = inside_steps(engine, "a", 150, &o.selection);
+        run_free(&d);
+        attn_session_info info;
+        attn_error err;
+        assert_int_equal(attn_session_truncate(engine, "a", 50, OPEN_END, &info, &err), ATTN_OK);
+    }
+    over = true;
+    join_workers(workers, 3);
+    attn_engine_observe(engine, false);
+    for (size_t i = 0; i < 3; i++) {
+        attn_error err;
+        attn_status status = attn_session_delete(engine, workers[i].session, &err);
+        assert_true(status == ATTN_OK || status == ATTN_E_SESSION_NOT_FOUND);
+    }
+    assert_int_equal(shared_bytes(engine, "a"), 0);
+    assert_true(run_verify(engine, "a").bit_identical);
+    drop(engine, "a");
+    assert_int_equal(inside_account(engine), 0);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pending_looks),
+        cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_close_with_looks_at_work),
+        cmocka_unit_test(test_cancels_at_any_moment),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_expiry_is_told),
+        cmocka_unit_test(test_wants_what_cannot_be),
+        cmocka_unit_test(test_tokens_are_told),
+        cmocka_unit_test(test_waiting_beside_looks),
+        cmocka_unit_test(test_nobody_starves),
+        cmocka_unit_test(test_everything_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
