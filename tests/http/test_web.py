@@ -20,11 +20,11 @@ TYPES = {
 
 
 def test_page_for_browsers_and_lines_for_others(client):
-    page = client.get("/", headers=HTML)
+    page = client.get("/", **HTML)
     assert page.status == 200 and page.content_type == "text/html"
     assert page.body == (WEB / "index.html").read_bytes()
     for headers in ({}, {"Accept": "*/*"}, {"Accept": "text/plain"}):
-        lines = client.get("/", headers=headers)
+        lines = client.get("/", **headers)
         assert lines.content_type == "text/plain" and "curl" in lines.text
         assert lines.headers["Cache-Control"] == "no-store"
 
@@ -36,21 +36,21 @@ def test_files(client, name):
     assert plain.status == 200 and plain.body == whole
     assert plain.content_type == TYPES[name.rsplit(".", 1)[1]]
     assert plain.headers["Content-Encoding"] is None
-    packed = client.get(f"/web/{name}", headers=GZIP)
+    packed = client.get(f"/web/{name}", **GZIP)
     assert packed.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(packed.body) == whole
     assert packed.headers["ETag"] != plain.headers["ETag"]
-    refused = client.get(f"/web/{name}", headers={"Accept-Encoding": "gzip;q=0"})
+    refused = client.get(f"/web/{name}", **{"Accept-Encoding": "gzip;q=0"})
     assert refused.body == whole
 
 
 def test_all_of_it_is_small(client):
-    sizes = [len(client.get(f"/web/{name}", headers=GZIP).body) for name in FILES]
+    sizes = [len(client.get(f"/web/{name}", **GZIP).body) for name in FILES]
     assert sum(sizes) <= 150 * 1024
 
 
 def test_headers(client):
-    for reply in (client.get("/", headers=HTML), client.get("/web/main.js", headers=GZIP)):
+    for reply in (client.get("/", **HTML), client.get("/web/main.js", **GZIP)):
         policy = reply.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'self';") and "unsafe" not in policy
         assert reply.headers["Cache-Control"] == "no-cache"
@@ -60,12 +60,12 @@ def test_headers(client):
 
 @pytest.mark.parametrize("headers", [{}, GZIP])
 def test_unchanged(client, headers):
-    etag = client.get("/web/main.js", headers=headers).headers["ETag"]
+    etag = client.get("/web/main.js", **headers).headers["ETag"]
     assert re.fullmatch(r'"[0-9a-f]{16}"', etag)
-    again = client.get("/web/main.js", headers={**headers, "If-None-Match": etag})
+    again = client.get("/web/main.js", **headers, **{"If-None-Match": etag})
     assert again.status == 304 and again.body == b""
     assert again.headers["ETag"] == etag and again.headers["Content-Encoding"] is None
-    other = client.get("/web/main.js", headers={**headers, "If-None-Match": '"0000000000000000"'})
+    other = client.get("/web/main.js", **headers, **{"If-None-Match": '"0000000000000000"'})
     assert other.status == 200
 
 
@@ -102,12 +102,12 @@ def test_folder_of_ones_own(launch, tmp_path):
     (root / "large.js").write_bytes(b" " * (1 << 20))
     (root / "larger.js").write_bytes(b" " * ((1 << 20) + 1))
     client = launch("--web-root", root).client
-    page = client.get("/", headers={**HTML, **GZIP})
+    page = client.get("/", **HTML, **GZIP)
     assert page.text == "<p>mine" and page.headers["Content-Encoding"] is None
     etag = page.headers["ETag"]
-    assert client.get("/", headers={**HTML, "If-None-Match": etag}).status == 304
+    assert client.get("/", **HTML, **{"If-None-Match": etag}).status == 304
     (root / "index.html").write_text("<p>changed")
-    assert client.get("/", headers={**HTML, "If-None-Match": etag}).text == "<p>changed"
+    assert client.get("/", **HTML, **{"If-None-Match": etag}).text == "<p>changed"
     assert len(client.get("/web/large.js").body) == 1 << 20
     for name in ("main.js", "link.js", "folder.js", "larger.js", "..%2fsecret.js", *NO_FILES):
         client.get(f"/web/{name}").error(404, "not_found")
