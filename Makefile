@@ -92,6 +92,8 @@ OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST
 RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
 TEST_PACKAGES := $(RUN_PACKAGES) jq libcmocka-dev python3-pytest python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
+WEB_PACKAGES := $(RUN_PACKAGES) chromium fonts-wqy-microhei \
+    $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
 FUZZ_PACKAGES := $(RUN_PACKAGES) clang libclang-rt-dev
 
 # Installs those of the Debian packages $(1) that are missing; quick when none is.
@@ -111,7 +113,7 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
+.PHONY: all load run test unit http web-test check fuzz fuzzers fuzz-corpus soak bench float-sweep lint \
     format everything install-deps clean help
 
 help: ## what can be made
@@ -246,6 +248,15 @@ PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 http: $(BINARY) $(LOAD) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
 	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
+
+# The browser comes from Debian, what drives it from npm; both are for the tests alone.
+web-test: $(BINARY) ## the web page in a real browser, and its modules (WEB_TEST=page.test.mjs)
+	$(call install,$(WEB_PACKAGES))
+	@cd tests/web && { cmp -s package-lock.json node_modules/.installed || { \
+	    npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.installed; }; }
+	@cd tests/web && $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) node --test $(WEB_TEST)
+
+WEB_TEST := modules.test.mjs page.test.mjs
 
 check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@$(MAKE) --no-print-directory SAN=asan test

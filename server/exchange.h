@@ -122,8 +122,8 @@ struct srv_exchange {
     srv_buf reply;
     const char *error_code; /* of an error reply */
     bool retry_after;
-    char etag[24]; /* a file of the page: its ETag, "" otherwise */
-    bool gzipped;  /* the reply is compressed */
+    char etag[24];              /* a file of the page: its ETag, "" otherwise */
+    bool gzipped;               /* the reply is compressed */
     char allow[SRV_ALLOW_MAX];  /* the Allow header, "" for none */
     bool preflight;             /* the reply to an OPTIONS request */
     const char *allowed_origin; /* the Access-Control-Allow-Origin header, NULL for none */

@@ -7,7 +7,7 @@ import { onLanguage, pickLanguage, setLanguage, t, translate } from './i18n.js';
 import { announce, region } from './live.js';
 import { bar, toggleLanguage } from './panel-bar.js';
 import { cache } from './panel-cache.js';
-import { decode, drive, newSession } from './panel-drive.js';
+import { decode, drive, focusDrive, newSession } from './panel-drive.js';
 import { cellByte, heads, toggleHead } from './panel-heads.js';
 import { inspector } from './panel-inspector.js';
 import { lessons } from './panel-lessons.js';
@@ -140,6 +140,7 @@ async function start() {
 
 function newFromWall() {
   newSession();
+  focusDrive();
   document.querySelector('#panel-drive').scrollIntoView({ behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' });
 }
 

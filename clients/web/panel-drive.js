@@ -28,7 +28,7 @@ const controls = {
   forkAt: numeric({ min: '0', value: '', testid: 'fork-at' }),
   truncate: numeric({ min: '0', value: '', testid: 'truncate-to' }),
 };
-const log = el('pre', { class: 'log', tabindex: '0', i18nLabel: 'drive.log', testid: 'drive-log' });
+const log = el('pre', { class: 'log', tabindex: '0', role: 'group', i18nLabel: 'drive.log', testid: 'drive-log' });
 const status = el('p', { class: 'note', role: 'status', testid: 'drive-status' });
 const lines = {};
 /** @type {AbortController | null} */
@@ -37,7 +37,7 @@ let decoding = null;
 /** A line to copy. */
 export function curlBlock(name) {
   const code = el('code', { testid: `curl-${name}` });
-  const block = el('div', { class: 'curl' }, el('pre', { tabindex: '0', i18nLabel: 'drive.curl' }, code),
+  const block = el('div', { class: 'curl' }, el('pre', { tabindex: '0', role: 'group', i18nLabel: 'drive.curl' }, code),
     button('drive.copy', () => navigator.clipboard?.writeText(code.textContent), { class: 'small' }));
   return { block, code };
 }
@@ -115,8 +115,9 @@ export function newSession() {
   controls.session.value = `page-${n}`;
   example();
   update();
-  controls.session.focus({ preventScroll: true });
 }
+
+export const focusDrive = () => controls.session.focus({ preventScroll: true });
 
 /** Rows that are neither random nor alike. */
 export const exampleRows = (n, width) => Array.from({ length: n }, (_, i) => Array.from({ length: width }, (_unused, j) => ((i * 7 + j * j * 3 + i * j) % 17 - 8) / 8));

@@ -83,7 +83,7 @@ function compute(one) {
 
 /** The chosen key's vectors before RoPE are asked for when a key is chosen. */
 async function loadKey(one, key) {
-  if (one.kOf === key) return;
+  if (one.kOf === key || focus.status !== 'ok') return;
   one.kOf = key;
   const at = `blocks.${one.layer}.attn.`;
   const range = { q: `${key}:${key + 1}`, heads: one.kv };

@@ -19,7 +19,7 @@ export function lessons() {
 }
 
 function item(lesson, n) {
-  const lines = el('pre', { tabindex: '0', i18nLabel: 'drive.curl', testid: `lesson-${n}-curl` },
+  const lines = el('pre', { tabindex: '0', role: 'group', i18nLabel: 'drive.curl', testid: `lesson-${n}-curl` },
     el('code', { text: lesson.calls.map((one) => curlLine(one.method, one.path, one.body)).join('\n') }));
   return el('li', { testid: `lesson-${n}` },
     el('h3', { i18n: `lesson.${n}.title` }), el('p', { i18n: `lesson.${n}.text` }),

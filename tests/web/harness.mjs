@@ -38,7 +38,8 @@ export async function startServer({ port = 0, flags = [] } = {}) {
       await ended;
     },
     async call(method, path, body) {
-      const response = await fetch(url + path, { method, body: body === undefined ? undefined : JSON.stringify(body) });
+      const response = await fetch(url + path, { method,
+        headers: body === undefined ? {} : { 'Content-Type': 'application/json' }, body: body === undefined ? undefined : JSON.stringify(body) });
       const text = await response.text();
       assert.ok(response.ok, `${method} ${path}: ${response.status} ${text.slice(0, 300)}`);
       return text ? JSON.parse(text) : null;
