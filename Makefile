@@ -65,6 +65,7 @@ RUN := $(RUN_$(CONFIG))
 find_sources = $(sort $(shell find $(1) -name '*.c' -o -name '*.S' 2>/dev/null))
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
+WEB_FILES := $(sort $(wildcard clients/web/*))
 LIBRARY_SOURCES := $(filter-out server/main.c,$(call find_sources,engine server))
 TEST_SOURCES := $(sort $(wildcard tests/unit/test_*.c))
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
@@ -96,6 +97,8 @@ OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST
 RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
 TEST_PACKAGES := $(RUN_PACKAGES) jq libcmocka-dev python3-pytest python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
+WEB_PACKAGES := $(RUN_PACKAGES) chromium fonts-wqy-microhei \
+    $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
 FUZZ_PACKAGES := $(RUN_PACKAGES) clang libclang-rt-dev
 
 # Installs those of the Debian packages $(1) that are missing; quick when none is.
@@ -115,8 +118,8 @@ endef
 
 # --------------------------------------------------------------------------------------- help
 
-.PHONY: all load run test unit http check fuzz fuzzers fuzz-corpus soak scenario bench float-sweep lint \
-    format everything build-deps install-deps clean help
+.PHONY: all load run test unit http web-test check fuzz fuzzers fuzz-corpus soak scenario bench \
+    float-sweep lint format everything build-deps install-deps clean help
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -142,7 +145,7 @@ $(LOAD): $(call object,$(LOAD_SOURCES))
 	$(call show,LINK)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcjson -lm -o $@
 
-$(LIBRARY): $(call object,$(LIBRARY_SOURCES))
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/web/web_files.o
 $(BUILD)/libfuzzed.a: $(call object,$(FUZZED_SOURCES))
 $(LIBRARY) $(BUILD)/libfuzzed.a:
 	$(call show,AR)
@@ -195,6 +198,30 @@ $(BUILD)/obj/%.o: %.S Makefile $$(shell sed -n 's|.*"\([^"\\]*/[^"\\]*\)".*|\1|p
 	$(call show,AS)
 	$(Q)$(CC) $(CPPFLAGS) -Wa,--noexecstack -c $< -o $@
 
+# The web page in the program: each file as it is and compressed, and the table that server/web.c
+# reads. The folder itself is a prerequisite because files may come and go.
+$(BUILD)/web/%.gz: clients/web/%
+	@mkdir -p $(@D)
+	$(Q)gzip -9nc $< >$@
+
+$(BUILD)/web/web_files.S: $(patsubst clients/web/%,$(BUILD)/web/%.gz,$(WEB_FILES)) $(WEB_FILES) \
+    clients/web Makefile
+	$(call show,GEN)
+	$(Q){ echo '.section .rodata'; \
+	i=0; for file in $(notdir $(WEB_FILES)); do i=$$((i + 1)); \
+	    echo "n$$i: .asciz \"$$file\""; \
+	    echo "p$$i: .incbin \"clients/web/$$file\""; \
+	    echo "z$$i: .incbin \"$(BUILD)/web/$$file.gz\""; echo "e$$i:"; \
+	done; \
+	echo '.section .data.rel.ro, "aw"'; echo '.balign 8'; \
+	echo '.global srv_web_files, srv_web_files_end'; echo 'srv_web_files:'; \
+	for i in $$(seq $(words $(WEB_FILES))); do echo ".quad n$$i, p$$i, z$$i, z$$i, e$$i"; done; \
+	echo 'srv_web_files_end:'; } >$@
+
+$(BUILD)/web/web_files.o: $(BUILD)/web/web_files.S
+	$(call show,AS)
+	$(Q)$(CC) -Wa,--noexecstack -c $< -o $@
+
 # Sanitizers make the unrolled kernels slow to compile; -O1 keeps that bearable.
 $(BUILD)/obj/engine/compute/%.o: OPTIMIZE := $(if $(SAN),-O1,-O3)
 $(BUILD)/obj/engine/compute/kernels_avx2.o: ISA := -mavx2 -mfma -mf16c
@@ -235,6 +262,15 @@ PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 http: $(BINARY) $(LOAD) $(if $(filter tsan,$(SAN)),,$(TORTURE_SERVER)) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
 	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
+
+# The browser comes from Debian, what drives it from npm; both are for the tests alone.
+web-test: $(BINARY) ## the web page in a real browser, and its modules (WEB_TEST=page.test.mjs)
+	$(call install,$(WEB_PACKAGES))
+	@cd tests/web && { cmp -s package-lock.json node_modules/.installed || { \
+	    npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.installed; }; }
+	@cd tests/web && $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) node --test $(WEB_TEST)
+
+WEB_TEST := modules.test.mjs page.test.mjs
 
 check: ## every test under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@$(MAKE) --no-print-directory SAN=asan test

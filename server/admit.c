@@ -104,10 +104,15 @@ static bool check_accept(srv_exchange *x, const srv_head *head)
     x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
     x->wants_safetensors = srv_accepts_by_name(head->accept, "application", "x-safetensors");
     x->wants_frames = srv_accepts_by_name(head->accept, "application", "x-attnd-frames");
+    x->wants_html = srv_accepts_by_name(head->accept, "text", "html");
+    x->takes_gzip = srv_head_takes_gzip(head);
+    if (head->if_none_match && strlen(head->if_none_match) < sizeof(x->if_none_match))
+        memcpy(x->if_none_match, head->if_none_match, strlen(head->if_none_match) + 1);
     if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
         ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
         ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
         ((gives & SRV_GIVES_FRAMES) && x->wants_frames) ||
+        ((gives & SRV_GIVES_HTML) && x->wants_html) ||
         ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
         return true;
     x->takes_only_safetensors = (gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors;

@@ -67,6 +67,8 @@ static const setting settings[] = {
      "instruction set; the results are the same"},
     {"log-level", "error|warn|info|debug", TYPE_CHOICE, AT(log_level), 0, 0, "info",
      "least important lines to log"},
+    {"web-root", "DIR", TYPE_TEXT, AT(web_root), 0, 0, NULL,
+     "serve the web page from this folder instead of the built-in one"},
 };
 
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]), NAME_BYTES = 64 };

@@ -44,6 +44,7 @@ typedef struct srv_config {
     srv_config_list cors_origins;
     const char *kernels;   /* auto, scalar, avx2, avx512 */
     const char *log_level; /* error, warn, info, debug */
+    const char *web_root;  /* the page's files are read from here; NULL: the built-in ones */
 
     /* What backs the above. */
     srv_config_list model_args;

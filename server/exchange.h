@@ -64,6 +64,7 @@ enum {
     SRV_GIVES_TEXT = 8,
     SRV_GIVES_SAFETENSORS = 16,
     SRV_GIVES_FRAMES = 32,
+    SRV_GIVES_HTML = 64,
 };
 
 enum {
@@ -104,6 +105,9 @@ struct srv_exchange {
     bool wants_sse;                  /* Accept names text/event-stream */
     bool wants_safetensors;          /* Accept names application/x-safetensors */
     bool wants_frames;               /* Accept names application/x-attnd-frames */
+    bool wants_html;                 /* Accept names text/html */
+    bool takes_gzip;                 /* Accept-Encoding names gzip */
+    char if_none_match[24];          /* that header, "" if absent or too long */
     bool takes_only_safetensors;     /* Accept lets nothing else of the route through */
     bool is_blob;                    /* the body is safetensors */
     char *params[SRV_QUERY_MAX];     /* values, as in route->params; NULL: not given */
@@ -120,6 +124,8 @@ struct srv_exchange {
     srv_buf reply;
     const char *error_code; /* of an error reply */
     bool retry_after;
+    char etag[24];              /* a file of the page: its ETag, "" otherwise */
+    bool gzipped;               /* the reply is compressed */
     char allow[SRV_ALLOW_MAX];  /* the Allow header, "" for none */
     bool preflight;             /* the reply to an OPTIONS request */
     const char *allowed_origin; /* the Access-Control-Allow-Origin header, NULL for none */

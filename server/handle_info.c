@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/json/json_write.h"
+#include "server/web.h"
 
 /* server/embed.S */
 extern const char srv_openapi_json[], srv_openapi_json_end[];
@@ -99,8 +100,18 @@ static void put_models_line(srv_buf *b, const attn_engine *engine)
     srv_buf_puts(b, ".\nattnd --model DIR serves a folder as Hugging Face saves it.\n");
 }
 
+void srv_handle_web(srv_exchange *x)
+{
+    srv_web_reply(x, x->id);
+}
+
+/* The page for browsers, which ask for HTML; lines to copy for everybody else. */
 void srv_handle_index(srv_exchange *x)
 {
+    if (x->wants_html) {
+        srv_web_reply(x, "index.html");
+        return;
+    }
     const char *url = x->app->url;
     srv_buf *b = &x->reply;
     attn_model_info model;
@@ -127,10 +138,11 @@ void srv_handle_index(srv_exchange *x)
                    url);
     put_models_line(b, x->app->engine);
     srv_buf_printf(b,
+                   "Watch the caches grow: open %s in a browser.\n"
                    "The server: its models, its numbers, its whole interface:\n"
                    "  curl -s %s/models\n"
                    "  curl -s %s/metrics\n"
                    "  curl -s %s/openapi.json\n",
-                   url, url, url);
+                   url, url, url, url);
     srv_reply(x, 200, "text/plain; charset=utf-8");
 }

@@ -78,5 +78,6 @@ void srv_handle_ready(srv_exchange *x);
 void srv_handle_metrics(srv_exchange *x);
 void srv_handle_openapi(srv_exchange *x);
 void srv_handle_index(srv_exchange *x);
+void srv_handle_web(srv_exchange *x);
 
 #endif

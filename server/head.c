@@ -38,6 +38,10 @@ void srv_head_add(srv_head *h, const char *name, size_t len, const char *value, 
         set_first(&h->content_type, value);
     } else if (is(name, len, "Accept")) {
         set_first(&h->accept, value);
+    } else if (is(name, len, "Accept-Encoding")) {
+        set_first(&h->accept_encoding, value);
+    } else if (is(name, len, "If-None-Match")) {
+        set_first(&h->if_none_match, value);
     } else if (is(name, len, "X-Session")) {
         set_first(&h->x_session, value);
     } else if (is(name, len, "Expect")) {
@@ -221,6 +225,20 @@ static bool is_refused(const char *params, size_t n)
         while (i < n && (params[i] == '0' || params[i] == '.'))
             i++;
         return i == n || params[i] < '1' || params[i] > '9';
+    }
+    return false;
+}
+
+bool srv_head_takes_gzip(const srv_head *h)
+{
+    for (const char *p = h->accept_encoding; p && *p;) {
+        p = skip_space(p);
+        size_t whole = strcspn(p, ","), n = strcspn(p, ",; \t");
+        if (is(p, n, "gzip"))
+            return !is_refused(p + n, whole - n);
+        p += whole;
+        if (*p)
+            p++;
     }
     return false;
 }

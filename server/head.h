@@ -21,7 +21,8 @@ typedef struct srv_head {
     bool other_coding; /* a Transfer-Encoding that is not "chunked" */
     bool expects;      /* Expect: the client waits before it sends the body */
     unsigned n_lengths, n_codings, n_hosts;
-    const char *content_length, *host, *origin, *content_type, *accept, *x_session;
+    const char *content_length, *host, *origin, *content_type, *accept, *x_session,
+        *accept_encoding, *if_none_match;
     /* The query's parameters, as many as any route takes, and one more. */
     unsigned n_params;
     struct {
@@ -62,6 +63,8 @@ srv_origin srv_head_origin(const srv_head *head, const srv_config *config, unsig
 /* Whether the body is to be read as JSON: stated so, not stated, or curl's default form type. */
 bool srv_head_is_json(const srv_head *head);
 bool srv_head_is_safetensors(const srv_head *head);
+/* Whether Accept-Encoding names gzip and does not refuse it. */
+bool srv_head_takes_gzip(const srv_head *head);
 
 /* Whether an Accept value lets through the type, given as "type", "subtype". NULL lets all. */
 bool srv_accepts(const char *accept, const char *type, const char *subtype);

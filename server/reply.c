@@ -8,11 +8,29 @@ static void add(srv_headers *h, const char *name, const char *value)
     }
 }
 
+/* The page is asked for anew each time, and sent anew only when it has changed. What it may load is
+ * this server's alone. */
+static void add_caching(srv_headers *h, const srv_exchange *x)
+{
+    if (!x->etag[0]) {
+        add(h, "Cache-Control", "no-store");
+        return;
+    }
+    add(h, "Cache-Control", "no-cache");
+    add(h, "ETag", x->etag);
+    add(h, "Content-Encoding", x->gzipped && x->status == 200 ? "gzip" : NULL);
+    add(h, "Vary", "Accept, Accept-Encoding");
+    add(h, "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'");
+    add(h, "Referrer-Policy", "no-referrer");
+}
+
 srv_headers srv_reply_headers(const srv_exchange *x, bool close)
 {
     srv_headers h = {0};
     add(&h, "Content-Type", x->content_type);
-    add(&h, "Cache-Control", "no-store");
+    add_caching(&h, x);
     add(&h, "X-Content-Type-Options", "nosniff");
     /* A proxy is not to collect a stream's lines. */
     add(&h, "X-Accel-Buffering", x->next_line ? "no" : NULL);

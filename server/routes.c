@@ -7,6 +7,7 @@
 
 #define JSON SRV_GIVES_JSON
 #define TEXT SRV_GIVES_TEXT
+#define PAGE (SRV_GIVES_TEXT | SRV_GIVES_HTML)
 #define SAFETENSORS SRV_GIVES_SAFETENSORS
 #define STREAM (SRV_GIVES_JSON | SRV_GIVES_NDJSON | SRV_GIVES_SSE)
 #define BODY SRV_ROUTE_BODY
@@ -16,7 +17,8 @@
 #define ALWAYS SRV_ROUTE_ALWAYS
 
 static const srv_route routes[] = {
-    {"GET", "/", srv_handle_index, ALWAYS, TEXT, {NULL}},
+    {"GET", "/", srv_handle_index, ALWAYS, PAGE, {NULL}},
+    {"GET", "/web/{name}", srv_handle_web, ALWAYS, 0, {NULL}},
     {"POST", "/prefill", srv_handle_prefill, BODY | BLOB, JSON | SAFETENSORS, {NULL}},
     {"POST", "/decode", srv_handle_decode, BODY | BLOB, STREAM | SAFETENSORS, {NULL}},
     {"GET", "/sessions", srv_handle_session_list, BLOCKS, JSON, {"limit", "after"}},

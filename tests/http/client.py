@@ -1,5 +1,6 @@
 """A client of the server that holds every reply against the contract."""
 
+import gzip
 import http.client
 import json
 import re
@@ -28,7 +29,8 @@ class Reply:
 
     @property
     def text(self):
-        return self.body.decode()
+        packed = self.headers["Content-Encoding"] == "gzip"
+        return (gzip.decompress(self.body) if packed else self.body).decode()
 
     @property
     def json(self):

@@ -1,0 +1,100 @@
+// Events of /watch to rows of the session table.
+import { state, touch } from './state.js';
+
+const IDLE_AFTER_MS = 900;
+const GONE_FOR_MS = 4000;
+const ENDS = { deleted: 'deleted', expired: 'expired' };
+
+function row(id) {
+  let found = state.sessions.get(id);
+  if (!found) {
+    found = { session: id, model: '', length: 0, kv_bytes: 0, state: 'idle', rate: 0, touched: performance.now(), gone: null };
+    state.sessions.set(id, found);
+  }
+  return found;
+}
+
+let greeted = new Set();
+
+function onHello(event) {
+  if (event.seq === 0) greeted = new Set();
+  for (const one of event.sessions) {
+    greeted.add(one.session);
+    Object.assign(row(one.session), { ...one, gone: null, touched: performance.now() });
+  }
+  if (event.totals) state.totals = event.totals;
+  if (event.more) return;
+  /* What was there before a cut and is not now has gone meanwhile. */
+  for (const [id, one] of state.sessions) if (!greeted.has(id) && !one.gone) end(one, 'deleted');
+}
+
+function end(one, reason) {
+  one.gone = reason;
+  one.state = reason;
+  one.touched = performance.now();
+  touch('sessions');
+}
+
+/** Takes an event in. */
+export function onSessionEvent(event) {
+  state.events++;
+  if (event.event === 'hello') {
+    onHello(event);
+    touch('sessions', 'totals');
+    return;
+  }
+  if (event.event === 'stats') {
+    state.stats = event;
+    state.totals = event.totals;
+    touch('totals');
+    return;
+  }
+  if (event.event === 'gap') {
+    state.dropped += event.dropped;
+    touch('link');
+    return;
+  }
+  if (!event.session) return;
+  if (ENDS[event.event]) {
+    const known = state.sessions.get(event.session);
+    if (known) end(known, ENDS[event.event]);
+    return;
+  }
+  const one = row(event.session);
+  const now = performance.now();
+  if (event.event === 'step') {
+    const seconds = (now - one.touched) / 1000;
+    const steps = event.merged ?? 1;
+    if (one.state === 'decode' && seconds > 0) one.rate = 0.7 * one.rate + 0.3 * (steps / seconds);
+    one.state = 'decode';
+  } else if (event.event === 'prefill') {
+    one.state = event.processed < event.total ? 'prefill' : 'idle';
+  } else if (event.event === 'spilled') {
+    one.state = 'spilled';
+  } else {
+    one.state = 'idle';
+  }
+  if (event.model) one.model = event.model;
+  one.gone = null;
+  one.length = event.length;
+  one.kv_bytes = event.kv_bytes;
+  one.touched = now;
+  touch('sessions');
+}
+
+/* A session that has been quiet for a while is idle; one that has gone fades away. */
+setInterval(() => {
+  const now = performance.now();
+  let any = false;
+  for (const [id, one] of state.sessions) {
+    if (one.gone && now - one.touched > GONE_FOR_MS) {
+      state.sessions.delete(id);
+      any = true;
+    } else if (!one.gone && (one.state === 'decode' || one.state === 'prefill') && now - one.touched > IDLE_AFTER_MS) {
+      one.state = 'idle';
+      one.rate = 0;
+      any = true;
+    }
+  }
+  if (any) touch('sessions');
+}, 500);

@@ -1,0 +1,93 @@
+// What the page knows, and who is told when it changes.
+//
+// A part of the page subscribes to topics; `touch` marks a topic as changed, and all subscribers of
+// the changed topics run together in the next animation frame. When drawing gets expensive, frames
+// come less often, and the page says so.
+
+/**
+ * @typedef {{session: string, model: string, length: number, kv_bytes: number, state: string,
+ *   rate: number, touched: number, gone: string | null}} SessionRow
+ */
+
+export const state = {
+  /** @type {Record<string, any>} models by name */
+  models: {},
+  defaultModel: '',
+  /** @type {Map<string, SessionRow>} */
+  sessions: new Map(),
+  /** @type {any} totals of /sessions */
+  totals: null,
+  /** @type {any} the last stats event */
+  stats: null,
+  /** @type {import('./watch.js').WatchStatus} */
+  link: 'connecting',
+  linkError: null,
+  /** Events that this watcher lost. */
+  dropped: 0,
+  events: 0,
+  /** What is shown of the chosen session. */
+  view: {
+    layer: 0,
+    head: 0,
+    /** @type {number | null} null: follow the newest position */
+    query: null,
+    key: 0,
+    /** @type {Set<number>} keys added up */
+    keys: new Set(),
+    /** @type {Set<number>} heads not shown */
+    hidden: new Set(),
+    scale: 'sqrt',
+    hideSink: false,
+    history: true,
+    cacheMode: 'values',
+    stage: 'rot',
+  },
+};
+
+const subscribers = [];
+const changed = new Set();
+let frame = 0;
+let lastFrame = 0;
+/** Milliseconds that a frame takes to draw, smoothed. */
+let cost = 4;
+
+/** Frames a second that the page allows itself now. */
+export const frameRate = () => Math.min(60, Math.max(1, Math.round(1000 / Math.max(16, 4 * cost))));
+
+/** Runs fn in the frame after any of these topics changed. */
+export function subscribe(topics, fn) {
+  subscribers.push({ topics, fn });
+}
+
+/** Something changed. */
+export function touch(...topics) {
+  for (const topic of topics) changed.add(topic);
+  if (!frame) frame = requestAnimationFrame(draw);
+}
+
+function draw(now) {
+  if (now - lastFrame < 1000 / frameRate() - 4) {
+    frame = requestAnimationFrame(draw);
+    return;
+  }
+  lastFrame = now;
+  frame = 0;
+  const topics = new Set(changed);
+  changed.clear();
+  const start = performance.now();
+  for (const { topics: wanted, fn } of subscribers) {
+    if (!wanted.some((topic) => topics.has(topic))) continue;
+    try {
+      fn(topics);
+    } catch (error) {
+      reportError(error); // one panel's mistake is not to stop the others
+    }
+  }
+  cost = 0.9 * cost + 0.1 * (performance.now() - start);
+}
+
+/** Changes the view of the chosen session. */
+export function setView(change, ...topics) {
+  Object.assign(state.view, change);
+  touch('view', ...topics);
+}

@@ -1,0 +1,377 @@
+// The web page in a real browser, on a real server: what it shows is what the server has.
+import assert from 'node:assert/strict';
+import { createRequire } from 'node:module';
+import test, { after, before } from 'node:test';
+import { STORY, cacheIs, choose, eventually, openPage, readPicture, rows, startBrowser, startServer } from './harness.mjs';
+
+const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+let server;
+let browser;
+let one; // a page that most tests share
+
+before(async () => {
+  server = await startServer({ flags: STORY ? ['--model', STORY] : [] });
+  browser = await startBrowser();
+  one = await openPage(browser, server);
+});
+
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+const prefill = (session, inputs, more = {}) => server.call('POST', '/prefill', { session, model: 'seed-attention', inputs, ...more });
+const data = (testid, name, page = one.page) => page.locator(`[data-testid="${testid}"]`).getAttribute(`data-${name}`);
+const text = (testid, page = one.page) => page.locator(`[data-testid="${testid}"]`).textContent();
+const allChecks = (page, list) => page.locator(`[data-testid="${list}"] [data-ok]`).evaluateAll((nodes) => nodes.map((node) => node.dataset.ok));
+
+test('it loads from the server alone, small, with a policy, and shows the model', async () => {
+  const first = await openPage(browser, server);
+  const sizes = await first.page.evaluate(() => performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))
+    .filter((entry) => !entry.name.includes('/watch')).reduce((sum, entry) => sum + entry.transferSize, 0));
+  assert.ok(sizes > 20000 && sizes <= 150 * 1024, `${sizes} bytes`);
+  const head = await fetch(server.url, { headers: { Accept: 'text/html' } });
+  assert.match(head.headers.get('content-security-policy'), /default-src 'self'/);
+  const { models, default: name } = await server.call('GET', '/models');
+  const model = models.find((entry) => entry.name === name);
+  const card = first.at('model-card');
+  assert.equal(await card.getAttribute('data-layers'), String(model.num_hidden_layers));
+  assert.equal(await card.getAttribute('data-heads'), String(model.num_attention_heads));
+  assert.equal(await card.getAttribute('data-kv-heads'), String(model.num_key_value_heads));
+  assert.equal(await card.getAttribute('data-head-dim'), String(model.head_dim));
+  assert.deepEqual(first.complaints, []);
+  await first.context.close();
+});
+
+test('200 sessions on the wall, over one long request', async () => {
+  for (let i = 0; i < 200; i += 20) await Promise.all(Array.from({ length: 20 }, (_, k) => prefill(`many-${i + k}`, rows(1 + ((i + k) % 5)))));
+  const wanted = new Map();
+  for (let next = ''; next !== null;) {
+    const page = await server.call('GET', `/sessions?limit=100${next ? `&after=${next}` : ''}`);
+    for (const session of page.sessions) wanted.set(session.session, [String(session.length), String(session.kv.bytes)]);
+    next = page.next;
+  }
+  assert.ok(wanted.size >= 200);
+  const shown = () => one.page.locator('[data-testid=wall] [data-session]').evaluateAll((lines) => lines.map((line) => [line.dataset.session, [line.dataset.kvLen, line.dataset.kvBytes]]));
+  await eventually(async () => (await shown()).length === wanted.size, 'a line for each session');
+  await eventually(async () => (await shown()).every(([id, numbers]) => String(wanted.get(id)) === String(numbers)), 'lengths and bytes as in GET /sessions');
+  const open = one.requests.filter((request) => request.timing().responseEnd === -1 && !['data:', 'blob:'].includes(new URL(request.url()).protocol));
+  assert.deepEqual(open.map((request) => new URL(request.url()).pathname), ['/watch']);
+  for (const id of wanted.keys()) if (id.startsWith('many-')) await server.call('DELETE', `/sessions/${id}`);
+  await eventually(async () => (await shown()).every(([id]) => !id.startsWith('many-')), 'the deleted ones fade away');
+});
+
+test('a prefill adds its columns at once, each step one', async () => {
+  await prefill('grow', rows(2));
+  await choose(one, 'grow', 2);
+  await one.page.evaluate(() => {
+    const panel = document.querySelector('[data-testid=panel-cache]');
+    window.lengths = [];
+    window.observer = new MutationObserver(() => window.lengths.push(Number(panel.dataset.kvLen)));
+    window.observer.observe(panel, { attributes: true, attributeFilter: ['data-kv-len'] });
+  });
+  await prefill('grow', rows(4, 16, 2));
+  await cacheIs(one, 6);
+  for (let i = 0; i < 3; i++) {
+    await server.call('POST', '/decode', { session: 'grow', input: rows(1, 16, 6 + i)[0] });
+    await cacheIs(one, 7 + i);
+  }
+  assert.deepEqual(await one.page.evaluate(() => { window.observer.disconnect(); return window.lengths; }), [6, 7, 8, 9]);
+  assert.equal(await data('cache-bytes', 'bytes'), String(2 * 1 * 2 * 8 * 4 * 9));
+  const picture = await readPicture(one.page, 'cache-k-0');
+  assert.equal(picture.columns, 16); // a page, of which 9 are in use
+  for (let i = 0; i < picture.bytes.length; i++) assert.equal(picture.bytes[i] >= 0, i % 16 < 9);
+});
+
+test('pixels are the bytes of the server', async () => {
+  const query = '?dtype=U8';
+  const wanted = await server.tensor('grow', 'blocks.0.attn.hook_pattern', query);
+  await eventually(() => one.page.evaluate(() => window.__viz.focus.history.length === 9), 'the history');
+  for (let head = 0; head < 4; head++) {
+    const history = await eventually(async () => {
+      const picture = await readPicture(one.page, `history-${head}`);
+      return picture.rows === 9 && picture;
+    }, 'the picture of the history');
+    assert.equal(history.columns, 9);
+    for (let q = 0; q < 9; q++) {
+      for (let k = 0; k < 9; k++) {
+        assert.equal(history.bytes[9 * q + k], k > q ? -1 : wanted[head][q][k], `head ${head}, query ${q}, key ${k}`);
+        if (k <= q) assert.equal(await one.page.evaluate(([h, row, key]) => window.__viz.cellByte(h, row, key), [head, q, k]), wanted[head][q][k]);
+      }
+    }
+    assert.deepEqual((await readPicture(one.page, `row-${head}`)).bytes, wanted[head][8]);
+  }
+});
+
+test('numbers are those of the server, by mouse and by keyboard', async () => {
+  const exact = await server.tensor('grow', 'blocks.0.attn.hook_pattern', '?q=8:9');
+  const digits = (x) => String(Number(x.toPrecision(6)));
+  for (let head = 0; head < 4; head++) {
+    assert.ok(Math.abs(Number(await data(`sum-${head}`, 'sum')) - 1) <= 1e-5);
+    const grid = one.page.locator(`[data-testid="headrow-${head}"] [role=grid]`).first();
+    await grid.focus();
+    await one.page.keyboard.press('Home');
+    for (let key = 0; key < 9; key++) {
+      assert.match(await text('heads-readout'), new RegExp(`key ${key} .*: weight ${digits(exact[head][0][key]).replace('.', '\\.')}$`));
+      await one.page.keyboard.press('ArrowRight');
+    }
+    const box = await one.at(`row-${head}`).boundingBox();
+    await one.page.mouse.move(box.x + (box.width * 4.5) / 9, box.y + box.height / 2);
+    assert.match(await text('heads-readout'), new RegExp(`key 4 .*: weight ${digits(exact[head][0][4]).replace('.', '\\.')}$`));
+  }
+  const key = await server.tensor('grow', 'past_key_values.0.key');
+  await one.page.locator('[data-testid="kv-group-1"] [role=grid]').first().focus();
+  await one.page.keyboard.press('Home');
+  await one.page.keyboard.press('ArrowDown');
+  await one.page.keyboard.press('ArrowRight');
+  assert.match(await text('cache-readout'), /^K of KV head 1, position 1 .*, dimension 1: /);
+  assert.ok((await text('cache-readout')).endsWith(`: ${digits(key[1][1][1])}`));
+});
+
+test('query heads stand under the KV head that they read', async () => {
+  const under = (kv) => one.page.locator(`[data-testid="heads-kv-${kv}"] [data-head]`).evaluateAll((nodes) => nodes.map((node) => Number(node.dataset.head)));
+  assert.deepEqual([await under(0), await under(1)], [[0, 1], [2, 3]]);
+  await one.page.locator('[data-testid="kv-group-1"] [role=grid]').first().focus();
+  await one.page.locator('[data-testid="heads-kv-1"] [role=grid]').first().focus();
+  const marked = await one.page.locator('.head.marked').evaluateAll((nodes) => nodes.map((node) => Number(node.dataset.head)));
+  assert.deepEqual(marked, [2, 3]);
+  await one.at('head-3').uncheck();
+  await eventually(async () => String(await under(1)) === '2', 'only row 3 goes');
+  assert.deepEqual(await under(0), [0, 1]);
+  await one.at('head-3').check();
+  await eventually(async () => String(await under(1)) === '2,3', 'row 3 comes back');
+});
+
+test('the browser computes what the server computed, and notices a changed number', async () => {
+  await eventually(async () => String(await allChecks(one.page, 'checks')) === 'true,true,true', 'three ticks');
+  const scores = await server.tensor('grow', 'blocks.0.attn.hook_attn_scores', '?q=8:9&heads=0');
+  assert.ok(Math.abs(Number(await data('server-score', 'value')) - scores[0][0][0]) <= 1e-6);
+  assert.ok(Math.abs(Number(await text('own-score')) - scores[0][0][0]) <= 1e-5);
+  const second = await openPage(browser, server);
+  await second.page.route('**/tensors/blocks.0.attn.hook_pattern?q=8%3A9&heads=0', async (route) => {
+    const response = await route.fetch();
+    const body = await response.body();
+    const at = body.length - 9 * 4;
+    body.writeFloatLE(body.readFloatLE(at) + 1e-4, at);
+    await route.fulfill({ response, body });
+  });
+  await choose(second, 'grow', 9);
+  await eventually(async () => String(await allChecks(second.page, 'checks')) === 'true,false,false', 'crosses');
+  await second.context.close();
+});
+
+test('RoPE turns pairs by the angle it shows', async () => {
+  await eventually(async () => (await one.page.locator('[data-testid^="dial-"]').count()) === 4, 'four dials');
+  for (let i = 0; i < 4; i++) assert.ok(Math.abs(Number(await data(`dial-${i}`, 'angle')) - 8 * 10000 ** ((-2 * i) / 8)) < 1e-9);
+  assert.deepEqual(await allChecks(one.page, 'rope'), ['true', 'true', 'true']);
+  const [, a, b] = /= ([-\d.e]+), .*= ([-\d.e]+)$/.exec(await text('rope-dots'));
+  assert.ok(Math.abs(Number(a) - Number(b)) <= 1e-4);
+});
+
+test('the mask hides P(P-1)/2 cells, as -∞', async () => {
+  await one.at('mask-show').click();
+  const map = one.page.locator('[data-masked]');
+  await eventually(async () => (await map.getAttribute('data-masked').catch(() => null)) === '36', '36 cells');
+  const picture = await readPicture(one.page, 'mask');
+  assert.equal(picture.bytes.filter((byte) => byte === -1).length, 36);
+  await map.focus();
+  await one.page.keyboard.press('Home');
+  await one.page.keyboard.press('End');
+  assert.match(await text('mask-readout'), /query 0, key 8: score -∞$/);
+  assert.doesNotMatch(await text('panel-mask'), /null|NaN/);
+});
+
+test('verify passes, and fails when the server says so', async () => {
+  await one.at('verify').click();
+  await one.page.locator('[data-testid=verdict][data-verdict=pass]').waitFor();
+  assert.match(await text('verdict'), /PASS.*difference 0 /);
+  await one.page.route('**/sessions/grow/verify', (route) => route.fulfill({ json: { length: 9, max_abs_diff: 1e-3, bit_identical: false } }));
+  await one.at('verify').click();
+  await one.page.locator('[data-testid=verdict][data-verdict=fail]').waitFor();
+  assert.match(await text('verdict'), /FAIL.*0\.001/);
+  await eventually(async () => /FAIL/.test(await text('live')), 'it is announced');
+  await one.page.unroute('**/sessions/grow/verify');
+});
+
+test('driving by the page: new, decode, fork, truncate, delete, each with its line', async () => {
+  const p = one.page;
+  await one.at('wall-new').click();
+  await p.locator('[data-testid=drive-model]').selectOption('seed-attention');
+  await one.at('drive-session').fill('driven');
+  assert.match(await text('curl-prefill'), /^curl -s 'http:\S+\/prefill' -d '\{"session":"driven","model":"seed-attention","inputs":\[\[/);
+  await one.at('run-prefill').click();
+  await cacheIs(one, 4);
+  await one.at('drive-steps').fill('3');
+  await one.at('run-decode').click();
+  await cacheIs(one, 7);
+  await one.at('fork-as').fill('driven-2');
+  await one.at('run-fork').click();
+  await eventually(async () => (await one.at('drive-session').inputValue()) === 'driven-2', 'the fork is shown');
+  await cacheIs(one, 7);
+  await one.at('truncate-to').fill('2');
+  assert.match(await text('curl-truncate'), /\/sessions\/driven-2\/truncate' -d '\{"length":2\}'$/);
+  await one.at('run-truncate').click();
+  await cacheIs(one, 2);
+  assert.equal((await server.call('GET', '/sessions/driven')).length, 7);
+  await one.at('run-delete').click();
+  await p.locator('[data-testid=banner][data-kind=gone]').waitFor();
+  assert.match(await text('banner'), /driven-2 was deleted/);
+});
+
+test('lessons hold', async () => {
+  for (let n = 1; n <= 7; n++) {
+    await one.at(`lesson-${n}-run`).click();
+    const claims = await eventually(async () => {
+      const found = await allChecks(one.page, `lesson-${n}-claims`);
+      return found.length > 0 && found;
+    }, `lesson ${n}`);
+    assert.ok(claims.every((ok) => ok === 'true'), `lesson ${n}: ${claims}`);
+    assert.match(await text(`lesson-${n}-curl`), /curl -s -X DELETE .*\ncurl -s .*\/prefill/);
+  }
+});
+
+test('text from sessions stays text, and characters in pieces are joined', { skip: !STORY }, async () => {
+  const model = 'stories260K';
+  await server.call('POST', '/prefill', { session: 'html', model, text: '<img src=x onerror=alert(1)> 猫' });
+  const { length } = await server.call('GET', '/sessions/html');
+  await choose(one, 'html', length);
+  await eventually(async () => (await text('tokens')).includes('猫'), 'the character of three tokens');
+  assert.doesNotMatch(await text('tokens'), /\ufffd/);
+  assert.match((await text('tokens')).replaceAll('\u2423', ' '), /<img src=x onerror=alert\(1\)>/);
+  assert.equal(await one.page.locator('main img').count(), 0);
+});
+
+test('no complaint so far', () => {
+  const known = /404 .*\/sessions\/(lesson|driven-2)\b/; // lessons delete what may not be there; a delete may overtake a look
+  assert.deepEqual(one.complaints.filter((line) => !known.test(line)), []);
+});
+
+test('a restarted server and a cut stream are told, and recover', async () => {
+  const own = await startServer();
+  const page = await openPage(browser, own, { expected: /./ });
+  await own.call('POST', '/prefill', { session: 'a', inputs: rows(3), model: 'seed-attention' });
+  await choose(page, 'a', 3);
+  await own.stop();
+  await page.page.locator('[data-testid=banner][data-kind=lost]').waitFor();
+  const again = await startServer({ port: own.port });
+  await page.page.locator('[data-testid=link][data-status=live]').waitFor();
+  await page.page.locator('[data-testid=banner][data-kind=gone]').waitFor(); // the new one has no such session
+  await again.call('POST', '/prefill', { session: 'a', inputs: rows(5), model: 'seed-attention' });
+  await cacheIs(page, 5);
+  await page.at('banner').waitFor({ state: 'hidden' });
+  await again.call('DELETE', '/sessions/a');
+  await page.page.locator('[data-testid=banner][data-kind=gone]').waitFor();
+  assert.deepEqual(page.complaints.filter((line) => line.startsWith('exception')), []);
+  await page.context.close();
+  await again.stop();
+});
+
+test('looking changes nothing', async () => {
+  const outputs = [];
+  for (const session of ['seen', 'unseen']) {
+    await prefill(session, rows(4));
+    if (session === 'seen') await choose(one, 'seen', 4);
+    const run = await server.call('POST', '/decode', { session, steps: 30 });
+    outputs.push(JSON.stringify(run.events.map((event) => event.output)));
+  }
+  assert.equal(outputs[0], outputs[1]);
+  await cacheIs(one, 34);
+});
+
+for (const [locale, colorScheme] of [['en-US', 'light'], ['en-US', 'dark'], ['zh-CN', 'light'], ['zh-CN', 'dark']]) {
+  test(`accessible: ${locale}, ${colorScheme}`, async () => {
+    const page = await openPage(browser, server, { locale, colorScheme });
+    await choose(page, 'grow', 9);
+    await page.at('mask-show').click();
+    await page.at('verify').click();
+    await page.page.locator('[data-testid=verdict][data-verdict=pass]').waitFor();
+    await eventually(async () => (await allChecks(page.page, 'checks')).length === 3, 'the inspector');
+    assert.equal(await page.page.evaluate(() => document.documentElement.lang), locale === 'zh-CN' ? 'zh-CN' : 'en');
+    assert.equal(await page.page.evaluate(() => document.getAnimations().length), 0);
+    const visible = await page.page.evaluate(() => document.body.innerText);
+    assert.doesNotMatch(visible, /\b(bar|link|wall|cache|heads|tokens|inspector|rope|mask|drive|verify|lessons?|timeline|top)\.[a-z]+/);
+    const violations = await axe(page.page);
+    assert.deepEqual(violations, []);
+    await page.context.close();
+  });
+}
+
+/** axe's serious and critical findings. The page's policy admits no script of ours: CDP does. */
+async function axe(page) {
+  const { readFileSync } = await import('node:fs');
+  const session = await page.context().newCDPSession(page);
+  await session.send('Runtime.evaluate', { expression: readFileSync(AXE, 'utf8') });
+  const { result } = await session.send('Runtime.evaluate', { awaitPromise: true, returnByValue: true,
+    expression: `axe.run(document, { resultTypes: ['violations'] }).then((r) => r.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => v.id + ': ' + v.nodes.map((n) => n.target + ' ' + n.failureSummary).slice(0, 3).join(' | ')))` });
+  return result.value;
+}
+
+test('by keyboard alone', async () => {
+  const page = await openPage(browser, server);
+  const p = page.page;
+  await p.locator('body').press('w');
+  assert.equal(await p.evaluate(() => document.activeElement.dataset.testid), 'wall');
+  await p.locator('[data-testid=wall-sort]').selectOption('name');
+  await p.locator('[data-testid=wall-filter]').fill('grow');
+  await eventually(async () => (await p.locator('[data-testid=wall] [data-session]').count()) === 1, 'the filter');
+  await page.at('wall').focus();
+  await p.keyboard.press('ArrowDown');
+  await cacheIs(page, 9);
+  await p.keyboard.press('g');
+  assert.equal(await p.evaluate(() => document.activeElement.getAttribute('role')), 'grid');
+  await p.keyboard.press('ArrowRight');
+  await p.keyboard.press('j');
+  await eventually(async () => /7/.test(await text('query', p)), 'the query before');
+  await p.keyboard.press(' ');
+  await p.keyboard.press('3');
+  await p.evaluate(() => document.activeElement.blur());
+  await p.keyboard.press('1');
+  await eventually(async () => !(await page.at('head-0').isChecked()), 'head 0 is hidden');
+  await p.keyboard.press('l');
+  await eventually(async () => (await p.evaluate(() => document.documentElement.lang)) === 'zh-CN', 'the language');
+  await p.keyboard.press('?');
+  await page.at('help-dialog').waitFor();
+  await p.keyboard.press('Escape');
+  assert.match(await p.evaluate(() => location.hash), /s=grow.*lang=zh-CN/);
+  await page.context.close();
+});
+
+test('a link restores the view', async () => {
+  const page = await openPage(browser, server, { hash: '#s=grow&l=0&h=2&q=5&k=3&lang=zh-CN' });
+  await cacheIs(page, 9);
+  await eventually(async () => /5/.test(await text('query', page.page)), 'query 5');
+  await eventually(async () => (await page.at('inspect-head').inputValue().catch(() => '')) === '2', 'head 2');
+  assert.equal(await page.at('inspect-key').inputValue(), '3');
+  assert.equal(await page.page.evaluate(() => document.documentElement.lang), 'zh-CN');
+  await page.context.close();
+});
+
+test('what is saved is what the server has', async () => {
+  await choose(one, 'grow', 9);
+  const saved = async (testid) => {
+    const [download] = await Promise.all([one.page.waitForEvent('download'), one.at(testid).click()]);
+    const { readFileSync } = await import('node:fs');
+    return readFileSync(await download.path());
+  };
+  await eventually(() => one.page.evaluate(() => window.__viz.focus.row?.query === 8), 'the row');
+  const { parse } = await import('../../clients/web/safetensors.js');
+  const bytes = await saved('safetensors');
+  const { tensors, metadata } = parse(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+  assert.equal(metadata.position, '8');
+  const pattern = await server.tensor('grow', 'blocks.0.attn.hook_pattern', '?q=8:9');
+  assert.deepEqual([...tensors['blocks.0.attn.hook_pattern'].data], pattern.flat(2).map(Math.fround));
+  const lines = String(await saved('csv')).trim().split('\n').slice(1).map((line) => line.split(',').map(Number));
+  assert.equal(lines.length, 9);
+  for (let k = 0; k < 9; k++) for (let h = 0; h < 4; h++) assert.equal(Math.fround(lines[k][1 + h]), Math.fround(pattern[h][0][k]));
+  assert.ok((await saved('png-heads')).length > 500);
+});
+
+test('360 pixels wide: nothing sticks out', async () => {
+  for (const hash of ['', '#s=grow']) {
+    const page = await openPage(browser, server, { viewport: { width: 360, height: 740 }, hash });
+    if (hash) await cacheIs(page, 9);
+    const [wide, inner] = await page.page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+    assert.ok(wide <= inner, `${wide} > ${inner}`);
+    await page.context.close();
+  }
+});
