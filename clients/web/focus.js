@@ -106,6 +106,7 @@ function failFocus(error) {
   focus.status = gone ? 'gone' : 'failed';
   focus.reason = gone ? 'deleted' : error.message;
   touch('focus');
+  rewatch();
 }
 
 /** Chooses a layer: all tensors are another layer's. */

@@ -95,7 +95,7 @@ function tokenNode(piece, query, weights) {
   let weight = 0;
   for (let i = piece.from; i < piece.from + piece.n; i++) weight += weights?.[i] ?? 0;
   const id = focus.tokens[piece.from];
-  const text = piece.text !== null ? visible(piece.text) : id === undefined ? `x${piece.from}` : `<${id}>`;
+  const text = piece.text ? visible(piece.text) : id === undefined ? `x${piece.from}` : `<${id}>`;
   const isQuery = query >= piece.from && query < piece.from + piece.n;
   const node = el('button', { type: 'button', class: 'token', text, data: { position: piece.from, piece: piece.text ?? '' },
     title: t('tokens.tip', { position: piece.from, id: id ?? '-', weight: number(weight) }), 'aria-current': isQuery ? 'true' : null });

@@ -336,6 +336,14 @@ test('by keyboard alone', async () => {
   await page.context.close();
 });
 
+test('a link to a session that is not there says so, and the wall lives', async () => {
+  const page = await openPage(browser, server, { hash: '#s=nowhere&lang=en', expected: /404 .*nowhere/ });
+  await page.page.locator('[data-testid=banner][data-kind=gone]').waitFor();
+  await page.page.locator('[data-testid=wall] [data-session="grow"]').waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context.close();
+});
+
 test('a link restores the view', async () => {
   const page = await openPage(browser, server, { hash: '#s=grow&l=0&h=2&q=5&k=3&lang=zh-CN' });
   await cacheIs(page, 9);
