@@ -368,8 +368,8 @@ static bool make_line(srv_exchange *x, bool keep_alive_due, bool *more)
 size_t srv_exchange_read(srv_exchange *x, char *to, size_t max, bool keep_alive_due, bool *more)
 {
     size_t n = 0;
-    *more = true;
-    while (n < max) {
+    *more = !x->line.failed; /* what there is of such a line is not sent */
+    while (*more && n < max) {
         if (x->line_at == x->line.len && !make_line(x, keep_alive_due && n == 0, more))
             break;
         size_t left = x->line.len - x->line_at, now = left < max - n ? left : max - n;
