@@ -531,7 +531,7 @@ static void test_waiting_beside_looks(void **state)
     decode.session = "a";
     decode.steps = 5;
     run steps, after;
-    run_handle *held = run_start_held(engine, &decode, &steps);
+    run_handle *held = run_start_held(engine, &decode, &steps, 0);
     attn_request fill = inside_feed(ATTN_JOB_PREFILL, "a", &inputs, 30, 7, &some);
     fill.wait_ms = 60000;
     run_handle *waiting = run_start(engine, &fill, &after);
