@@ -16,9 +16,13 @@ import pytest
 import contract
 from client import Reply, encode
 from data import REFERENCE, rows
+from inside import SAFETENSORS
 from language import copy_model, edit_json
 from process import BINARY, Server
 from waiting import eventually, seconds
+from watching import FRAMES, Watch
+
+import safetensors_io
 
 TORTURED = os.path.join(os.path.dirname(BINARY), "torture", "attnd")
 pytestmark = pytest.mark.skipif(not os.path.exists(TORTURED), reason="not built: torture/attnd")
@@ -28,6 +32,8 @@ TEXT = "the rain in the thin lane \u00e9 \u65e5 1234"
 # What a server without memory may say; or it closes the connection.
 CLOSED = (None, "closed", None)
 FAILURES = {"internal", "busy_memory", "closed"}
+# How watching may fail, in the words of the reader: refused, cut off, or without a hello.
+UNWATCHED = ("500: ", "503: ", "a line cut", "a frame cut", "the stream ended", "{'event': 'gap'")
 
 
 class Control(ctypes.Structure):
@@ -115,6 +121,10 @@ TOKENS = {"session": "a", "model": "text", "text": TEXT}
 SAMPLED = {"session": "a", "steps": 40, "temperature": 2, "top_p": 0.9, "seed": 3, "logprobs": 3}
 SAMPLED |= {"stop": ["there is no such text", "nor such"], "stop_token_ids": [5, 383]}
 STREAMED = {"session": "a", "steps": 30, "stream": True}
+TRACE = {"tensors": ["hook_pattern", "hook_rot_q"], "top_k": 2}
+FILE = safetensors_io.pack({"inputs": rows(40)}, {"session": "a", "model": "seed-attention"})
+WANTS_FILE = {"Accept": SAFETENSORS}
+PATTERN = "/sessions/a/tensors/blocks.0.attn.hook_pattern"
 
 MADE = ("POST", "/prefill", ROWS)
 WRITTEN = ("POST", "/prefill", TOKENS)
@@ -132,6 +142,13 @@ DEEDS = {
     "stream": (MADE, ("POST", "/decode", STREAMED)),
     "sampling": (WRITTEN, ("POST", "/decode", SAMPLED)),
     "stream of text": (WRITTEN, ("POST", "/decode", SAMPLED | {"stream": True})),
+    "traced prefill": (None, ("POST", "/prefill", ROWS | {"trace": TRACE})),
+    "traced stream": (WRITTEN, ("POST", "/decode", STREAMED | {"trace": TRACE, "seed": 1})),
+    "tensor": (MADE, ("GET", PATTERN, None)),
+    "tensor as file": (MADE, ("GET", PATTERN + "?dtype=U8", None, WANTS_FILE)),
+    "rows as file": (None, ("POST", "/prefill", FILE, {"Content-Type": SAFETENSORS})),
+    "output as file": (None, (*MADE, WANTS_FILE)),
+    "steps as file": (MADE, ("POST", "/decode", {"session": "a", "steps": 9}, WANTS_FILE)),
     "list": (MADE, ("GET", "/sessions?limit=7", None)),
     "get": (MADE, ("GET", "/sessions/a", None)),
     "delete": (MADE, ("DELETE", "/sessions/a", None)),
@@ -163,10 +180,10 @@ def essence(value):
     return [essence(item) for item in value] if isinstance(value, list) else value
 
 
-def answer(torture, method, target, body):
+def answer(torture, method, target, body, headers=None):
     """What comes of a request: (status, error code or None, essence of what it says)."""
     try:
-        connection = torture.client.send(method, target, body)
+        connection = torture.client.send(method, target, body, headers)
         try:
             response = connection.getresponse()
             reply = Reply(response.status, response.headers, response.read())
@@ -181,7 +198,12 @@ def answer(torture, method, target, body):
         said, error = events, events[-1].get("error")
     else:
         contract.check_reply(method, target, reply)
-        said = reply.json if reply.content_type == "application/json" else None
+        said = None
+        if reply.content_type == "application/json":
+            said = reply.json
+        elif reply.content_type == SAFETENSORS:
+            tensors, _ = safetensors_io.unpack(reply.body)
+            said = {name: array.tobytes() for name, array in tensors.items()}
         error = said["error"] if said and reply.status >= 400 else None
     return reply.status, error and error["code"], essence(said)
 
@@ -218,3 +240,41 @@ def test_one_fails(torture, name):
 @pytest.mark.parametrize("name", ["prefill", "stream of text", "fork", "tokens"])
 def test_all_fail_from_one_on(torture, name):
     run(torture, name, all_following=True)
+
+
+def watch_decode(torture, accept):
+    """Watches a decode of session "a"; returns what was seen of it."""
+    query = {"session": "a", "tensors": "hook_pattern", "fps": 0}
+    with Watch(torture.client, accept, **query) as watch:
+        watch.hello()
+        failure = answer(torture, "POST", "/decode", STREAMED)[1]
+        if failure:
+            assert failure in FAILURES
+            return failure
+        return watch.skip("step", "gap")["event"]
+
+
+@pytest.mark.parametrize("accept", [contract.NDJSON, FRAMES])
+def test_watching(torture, accept):
+    """A watcher is refused or cut off, or sees something; whom it watches does not mind."""
+    outcomes = collections.Counter()
+    for number in itertools.count():  # 0: without failures
+        assert torture.ask(*MADE)[0] == 200
+        torture.arm(number, False)
+        try:
+            outcome = watch_decode(torture, accept)
+        except AssertionError as error:
+            outcome = str(error).split("\n")[0]
+            assert outcome.startswith(UNWATCHED), outcome
+        except (http.client.HTTPException, OSError):
+            outcome = "closed"
+        outcomes[outcome[:20]] += 1
+        failed = torture.disarm()
+        torture.clean()
+        if number == 0:
+            assert outcome == "step"
+            torture.idle += 3  # what all watchers share is made when first needed
+        torture.check_live()
+        if number > 0 and not failed:
+            break
+    print(dict(outcomes))
