@@ -238,7 +238,7 @@ run: build-deps ## build and start the server, a model built in (PORT=8080, ARGS
 	@url=http://127.0.0.1:$(PORT); \
 	echo 'In a second terminal, in this folder:'; echo; \
 	echo "  curl $$url/prefill -d '{\"session\":\"story\",\"text\":\"Once upon a time\"}'"; \
-	echo "  curl -N $$url/decode -d '{\"session\":\"story\",\"steps\":256,\"stream\":true}'"; \
+	echo "  curl -N $$url/decode -d '{\"session\":\"story\",\"steps\":256,\"temperature\":0.7,\"seed\":6,\"stream\":true}'"; \
 	echo "  curl $$url/sessions/story/tokens"; echo
 	@exec $(BINARY) --port $(PORT) $(ARGS)
 

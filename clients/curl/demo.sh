@@ -20,7 +20,7 @@ call /models
 # A text goes into the cache of the session "story", which is made if it is new.
 call /prefill -d '{"session":"story","text":"Once upon a time"}'
 # The model goes on, each token sent as soon as it is computed; at most 256.
-call /decode -N -d '{"session":"story","steps":256,"stream":true}'
+call /decode -N -d '{"session":"story","steps":256,"temperature":0.7,"seed":6,"stream":true}'
 call /sessions/story/tokens
 call /sessions/story -X DELETE
 # Another model takes rows: four go into the cache of the session "demo".
