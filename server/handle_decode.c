@@ -323,6 +323,8 @@ static bool open_stream(srv_exchange *x, const attn_request *request, const attn
                       "the requests in flight hold all of --body-memory");
         return false;
     }
+    /* One step's line may be longer than any body. */
+    x->line.limit = x->prepared.limit = x->line.limit + 2 * (size_t)trace_bytes;
     x->stream = srv_stream_create(n_slots, shape);
     if (!x->stream)
         srv_fail_with(x, 503, "busy_memory", NULL, "out of memory");
