@@ -95,7 +95,8 @@ OBJECTS := $(call object,$(LIBRARY_SOURCES) server/main.c $(TEST_SOURCES) $(TEST
 # ---------------------------------------------------------------------------------- packages
 
 RUN_PACKAGES := gcc libc6-dev libmicrohttpd-dev libcjson-dev libpcre2-dev libutf8proc-dev curl
-TEST_PACKAGES := $(RUN_PACKAGES) jq libcmocka-dev python3-pytest python3-numpy python3-jsonschema
+TEST_PACKAGES := $(RUN_PACKAGES) jq libcmocka-dev python3-pytest \
+    python3-pytest-xdist python3-numpy python3-jsonschema
 LINT_PACKAGES := $(TEST_PACKAGES) clang-format
 WEB_PACKAGES := $(RUN_PACKAGES) chromium fonts-wqy-microhei \
     $(if $(shell command -v node),,nodejs) $(if $(shell command -v npm),,npm)
@@ -259,16 +260,20 @@ unit: $(TESTS) ## only the unit tests
 
 PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
+# Servers that are tested at once.
+PYTEST_JOBS ?= 2
+
 http: $(BINARY) $(LOAD) $(if $(filter tsan,$(SAN)),,$(TORTURE_SERVER)) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
-	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider $(PYTEST_ARGS) tests/http
+	    $(PYTHON) -m pytest -q -rfEs -p no:cacheprovider -n $(PYTEST_JOBS) --dist loadfile \
+	    $(PYTEST_ARGS) tests/http
 
 # The browser comes from Debian, what drives it from npm; both are for the tests alone.
 web-test: $(BINARY) ## the web page in a real browser, and its modules (WEB_TEST=page.test.mjs)
 	$(call install,$(WEB_PACKAGES))
 	@cd tests/web && { cmp -s package-lock.json node_modules/.installed || { \
 	    npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.installed; }; }
-	@cd tests/web && $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) node --test $(WEB_TEST)
+	@cd tests/web && $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) node --test --test-reporter=tap $(WEB_TEST)
 
 WEB_TEST := modules.test.mjs page.test.mjs
 
