@@ -19,7 +19,9 @@
 #define TURN_BYTES ((size_t)128 * 1024)
 #define HELLO_SESSIONS 250
 /* All that the watchers of one session have captured at once, at most. */
-#define UNION_BYTES_MAX (4 * ATTN_TRACE_BYTES_MAX)
+#define UNION_BYTES_MAX ATTN_TRACE_BYTES_MAX
+/* What all watchers together hold of --body-memory at most: the rest is for requests. */
+#define MEMORY_MAX(body_memory_bytes) ((body_memory_bytes) / 4 * 3)
 /* A temporary buffer that grew past this is not kept. */
 #define SCRATCH_BYTES ((size_t)1 << 20)
 
@@ -36,6 +38,7 @@ struct srv_watcher {
     uint64_t n_owed; /* events that memory was out for: a gap is due */
     uint64_t stats_version, stats_ns;
     bool left; /* under the hub's mutex */
+    uint64_t held_bytes;
 
     /* What waits for the reader. */
     pthread_mutex_t mutex;
@@ -61,6 +64,7 @@ struct srv_watch {
     bool news;                    /* something that is not to wait for the tick */
     bool poked;                   /* a reader made room, or somebody came or went */
     _Atomic uint32_t n_capturing; /* watchers with tensors */
+    _Atomic uint64_t held_bytes;  /* by all watchers, of --body-memory */
 
     /* The thread's alone. */
     srv_watch_numbers numbers;
@@ -392,6 +396,17 @@ static srv_line next_line(srv_exchange *x, srv_buf *line)
     return result;
 }
 
+/* Counts what a watcher may come to hold. False when all watchers would hold too much. */
+static bool take_memory(srv_watch *h, uint64_t n)
+{
+    const uint64_t limit = MEMORY_MAX(h->app->config->body_memory_bytes);
+    const uint64_t before = atomic_fetch_add(&h->held_bytes, n);
+    if (n <= limit && before <= limit - n)
+        return true;
+    atomic_fetch_sub(&h->held_bytes, n);
+    return false;
+}
+
 static srv_watcher *create_watcher(srv_exchange *x, const srv_watch_choice *choice)
 {
     attn_model_info info;
@@ -402,14 +417,20 @@ static srv_watcher *create_watcher(srv_exchange *x, const srv_watch_choice *choi
                                         &choice->show, info.num_hidden_layers);
     const uint64_t limit = ROOM_BYTES + TURN_BYTES + frame;
     /* One is being filled while the other is sent. */
-    if (!srv_exchange_hold(x, 2 * limit, false))
+    if (!take_memory(x->app->watch, 2 * limit))
         return NULL;
+    if (!srv_exchange_hold(x, 2 * limit, false)) {
+        atomic_fetch_sub(&x->app->watch->held_bytes, 2 * limit);
+        return NULL;
+    }
     srv_watcher *w = calloc(1, sizeof(*w));
     if (!w || pthread_mutex_init(&w->mutex, NULL)) {
         free(w);
+        atomic_fetch_sub(&x->app->watch->held_bytes, 2 * limit);
         return NULL;
     }
     w->hub = x->app->watch;
+    w->held_bytes = 2 * limit;
     w->x = x;
     w->choice = *choice;
     w->hello_more = true;
@@ -464,7 +485,7 @@ void srv_watcher_join(srv_exchange *x, const srv_watch_choice *choice)
     x->watcher = create_watcher(x, choice);
     if (!x->watcher) {
         srv_fail_with(x, 503, "busy_memory", NULL,
-                      "the requests in flight hold all of --body-memory");
+                      "watchers and requests in flight hold what they may of --body-memory");
         return;
     }
     pthread_mutex_lock(&h->mutex);
@@ -500,6 +521,7 @@ void srv_watcher_free(srv_watcher *w)
 {
     if (!w)
         return;
+    atomic_fetch_sub(&w->hub->held_bytes, w->held_bytes);
     srv_buf_free(&w->out);
     pthread_mutex_destroy(&w->mutex);
     free(w);

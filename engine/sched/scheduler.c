@@ -15,7 +15,7 @@
 
 /* A batch's intended duration: the longest that a decoding session waits for others' prefills. */
 #define BATCH_NS 8e6
-/* A prefill gets at least this many rows a turn, so that it ends also beside many decodes. */
+/* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
 #define MIN_CHUNK 16
 /* Logits are computed for as many jobs at once as this many floats hold. */
 #define LOGITS_FLOATS ((size_t)4 << 20)
@@ -308,9 +308,10 @@ static double add_look(attn_scheduler *s, attn_job *job, double budget)
     const attn_config *c = &job->shadow->model->config;
     uint64_t position = job->request.first_query + job->n_done;
     uint64_t left = job->n_positions - job->n_done;
-    size_t n = 1;
-    while (n < ATTN_BATCH_ROWS && n < left && attn_forward_cost(c, position, n + 1) <= budget)
+    size_t n = MIN_CHUNK;
+    while (n < ATTN_BATCH_ROWS && attn_forward_cost(c, position, n + 1) <= budget)
         n++;
+    n = n < left ? n : (size_t)left;
     batch_part *part = add_part(s, job);
     part->n_rows = n;
     add_kept(s,

@@ -396,6 +396,15 @@ def test_body_memory(launch):
         watch.hello()
 
 
+def test_watchers_leave_memory_to_requests(launch):
+    client = launch("--body-memory", "2MiB", "--kv-memory", "64MiB").client
+    watches = [Watch(client) for _ in range(3)]
+    client.get("/watch").error(503, "busy_memory")
+    client.prefill(session="a", inputs=[list(X[0])] * 1500, output="none")
+    for watch in watches:
+        watch.hang_up()
+
+
 def test_most_watchers(launch):
     client = launch("--kv-memory", "64MiB").client
     watches = [Watch(client) for _ in range(256)]
