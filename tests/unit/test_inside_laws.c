@@ -10,6 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Under ThreadSanitizer f32 and q8 will do. */
+#ifdef __SANITIZE_THREAD__
+#define NEXT_DTYPE ATTN_Q8
+#else
+#define NEXT_DTYPE 1
+#endif
+
 static const struct {
     const char *model, *inputs;
     uint64_t seed;
@@ -175,7 +182,7 @@ static void check_law(size_t model, attn_dtype dtype)
 static void test_looking_changes_nothing(void **state)
 {
     (void)state;
-    for (int dtype = 0; dtype < ATTN_DTYPES; dtype++)
+    for (int dtype = 0; dtype < ATTN_DTYPES; dtype += NEXT_DTYPE)
         check_law(0, (attn_dtype)dtype);
     check_law(1, ATTN_F32);
     check_law(2, ATTN_Q8);
@@ -183,13 +190,16 @@ static void test_looking_changes_nothing(void **state)
 
 /* -------------------------------------------------------------------------- long contexts */
 
-/* Every tensor of the position against its own step's trace. */
-static void assert_reads_back(attn_engine *engine, const char *session, const attn_trace *step)
+/* Scores and weights of the position, or all of its tensors, against its own step's trace. */
+static void assert_reads_back(attn_engine *engine, const char *session, const attn_trace *step,
+                              bool all)
 {
     for (size_t i = 0; i < step->n_tensors; i++) {
-        attn_trace *look =
-            inside_look(engine, session, step->tensors[i].kind, step->tensors[i].layer,
-                        step->position, step->position + 1, 0, OPEN_END);
+        attn_tensor_kind kind = step->tensors[i].kind;
+        if (!all && !attn_tensor_has_keys(kind))
+            continue;
+        attn_trace *look = inside_look(engine, session, kind, step->tensors[i].layer,
+                                       step->position, step->position + 1, 0, OPEN_END);
         inside_assert_within(look, step);
         attn_trace_release(look);
     }
@@ -211,26 +221,26 @@ static void check_reading_back(attn_dtype dtype)
     run step = inside_fed(engine, ATTN_JOB_DECODE, "a", &inputs, AT, 1, &all);
     assert_int_equal(step.n_traces, 1);
     inside_assert_causal(step.traces[0]);
-    assert_reads_back(engine, "a", step.traces[0]);
+    assert_reads_back(engine, "a", step.traces[0], true);
     run more = inside_steps(engine, "a", 1000, NULL);
     run_free(&more);
-    assert_reads_back(engine, "a", step.traces[0]);
+    assert_reads_back(engine, "a", step.traces[0], false);
     assert_int_equal(attn_session_fork(engine, "a", "fork", OPEN_END, OPEN_END, NULL, &err),
                      ATTN_OK);
     assert_int_equal(attn_session_truncate(engine, "a", 905, OPEN_END, NULL, &err), ATTN_OK);
-    assert_reads_back(engine, "a", step.traces[0]);
+    assert_reads_back(engine, "a", step.traces[0], false);
     /* Other inputs from there on, and looks while they are computed. */
     run beside;
     request = inside_feed(ATTN_JOB_DECODE, "a", &inputs, 0, 390, NULL);
     run_handle *handle = run_start(engine, &request, &beside);
-    assert_reads_back(engine, "a", step.traces[0]);
-    assert_reads_back(engine, "fork", step.traces[0]);
+    assert_reads_back(engine, "a", step.traces[0], false);
+    assert_reads_back(engine, "fork", step.traces[0], false);
     run_wait(handle);
     assert_int_equal(beside.reason, ATTN_REASON_LENGTH);
     run_free(&beside);
     assert_int_equal(attn_session_truncate(engine, "a", AT + 1, OPEN_END, NULL, &err), ATTN_OK);
     assert_int_equal(attn_session_delete(engine, "fork", &err), ATTN_OK);
-    assert_reads_back(engine, "a", step.traces[0]);
+    assert_reads_back(engine, "a", step.traces[0], true);
     run_free(&step);
     assert_int_equal(attn_session_delete(engine, "a", &err), ATTN_OK);
     assert_int_equal(inside_account(engine), 0);
@@ -240,7 +250,7 @@ static void check_reading_back(attn_dtype dtype)
 static void test_a_row_is_read_back_much_later(void **state)
 {
     (void)state;
-    for (int dtype = 0; dtype < ATTN_DTYPES; dtype++)
+    for (int dtype = 0; dtype < ATTN_DTYPES; dtype += NEXT_DTYPE)
         check_reading_back((attn_dtype)dtype);
 }
 
