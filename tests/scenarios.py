@@ -293,16 +293,15 @@ MINIMIND = {
 }
 
 
-def long_prefill(model="minimind", positions=16384, decoding=32, seconds=20):
+def long_prefill(model="minimind", positions=16384, decoding=32, seconds=20, threads=None):
     with tempfile.TemporaryDirectory() as folder:
         served = Path(folder) / "minimind"
         served.mkdir()
         (served / "config.json").write_text(json.dumps(MINIMIND))
-        server = Server(
-            "--kv-memory", "4GiB", "--log-level", "warn", "--model", served, "--random", 1
-        )
+        own = ["--model", served, "--random", 1, *(["--threads", threads] if threads else [])]
+        server = Server("--kv-memory", "4GiB", "--log-level", "warn", *own)
         flags = ["--model", model, "--check", 0, "--timeout", 3600]
-        decode = ["--concurrency", decoding, "--prompt", 32, "--steps", 64, "--ops", "inf"]
+        decode = ["--concurrency", decoding, "--prompt", 4, "--steps", 64, "--ops", "inf"]
         print("p50 / p99 / max", flush=True)
         alone = Load(server, *flags, *decode, "--duration", seconds).wait()
         print_latencies(f"{decoding} decoding", alone)
