@@ -29,8 +29,8 @@ struct attn_engine {
     _Atomic bool observing;
     _Atomic uint64_t next_id; /* for sessions that get their id from the engine */
 
-    _Atomic uint32_t n_jobs;                   /* unfinished */
-    _Atomic uint64_t n_mortal;                 /* sessions ever created with a time to live */
+    _Atomic uint32_t n_jobs;   /* unfinished */
+    _Atomic uint64_t n_mortal; /* sessions ever created with a time to live */
     _Atomic uint64_t n_queued, n_in_flight[ATTN_JOB_KINDS];
     _Atomic uint64_t prefill_tokens, decode_steps, batches, sessions_created;
     attn_histogram batch_size, queue_seconds, ttft_seconds, step_seconds;

@@ -129,7 +129,8 @@ static void run_step(setup *s, uint64_t position, size_t n)
                                .n_rows = 1,
                                .inputs = s->inputs,
                                .tokens = s->tokens + i};
-    const float *hidden = attn_forward_run(s->forward, s->model, spans, n, s->model->config.num_hidden_layers, finite);
+    const float *hidden = attn_forward_run(s->forward, s->model, spans, n,
+                                           s->model->config.num_hidden_layers, finite);
     if (attn_config_is_decoder(&s->model->config))
         attn_forward_logits(s->forward, s->model, hidden, n, s->logits);
 }
