@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Under ThreadSanitizer f32 and q8 will do. */
+/* Under ThreadSanitizer two dtypes and two kinds of engine will do. */
 #ifdef __SANITIZE_THREAD__
 #define NEXT_DTYPE ATTN_Q8
 #else
@@ -171,7 +171,7 @@ static void check_law(size_t model, attn_dtype dtype)
         unsigned n_threads;
         const char *kernels;
     } configs[] = {{1, "scalar"}, {4, "auto"}, {4, "scalar"}, {1, "auto"}};
-    for (size_t i = 0; i < (model == 0 ? 4 : 2); i++) {
+    for (size_t i = 0; i < (model == 0 && NEXT_DTYPE == 1 ? 4 : 2); i++) {
         attn_engine *engine = open_model(model, configs[i].n_threads, configs[i].kernels);
         law_sessions(engine, dtype, &inputs, &first, &known);
         attn_engine_close(engine);
