@@ -251,12 +251,14 @@ test: ## build, then run every test (SAN=asan|tsan: sanitized)
 	for part in unit http; do $(PARALLEL_MAKE) $$part || status=1; done; \
 	exit $$status
 
+# Unit tests that run at once. Each one's output comes in one piece.
+UNIT_JOBS ?= 2
+
 unit: $(TESTS) ## only the unit tests
-	@failed=; \
-	for test in $(TESTS); do \
-	    echo "== $$test"; $(RUN) timeout 600 $$test 2>&1 || failed="$$failed $$test"; \
-	done; \
-	for test in $$failed; do echo "FAILED: $$test"; done; [ -z "$$failed" ]
+	@printf '%s\n' $(TESTS) | $(RUN) xargs -P $(UNIT_JOBS) -I@ sh -c '\
+	    { echo "== @"; timeout 600 @ || echo "FAILED: @"; } >@.log 2>&1; \
+	    flock $(BUILD)/tests cat @.log'; \
+	! grep -h "^FAILED: " $(TESTS:=.log)
 
 PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
