@@ -34,6 +34,8 @@ failing *failing_control = &own;
 #define N_STACKS ((size_t)1 << 16)
 #define STACK_DEPTH 32
 static _Atomic uint64_t stacks[N_STACKS];
+/* A run repeats what the one before did up to the allocation that failed: so many are not new. */
+static _Atomic uint64_t n_repeated;
 
 __attribute__((constructor)) static void share_control(void)
 {
@@ -88,8 +90,9 @@ static bool fails(const void *caller)
     if (f->n_failed > 0)
         failed = f->fail_all != 0;
     else
-        failed = f->fail_new ? is_new_stack() : n == at;
-    f->n_failed += failed;
+        failed = f->fail_new ? n > n_repeated && is_new_stack() : n == at;
+    if (failed && f->n_failed++ == 0)
+        n_repeated = n;
     return failed;
 }
 
@@ -97,6 +100,7 @@ void failing_forget_stacks(void)
 {
     for (size_t i = 0; i < N_STACKS; i++)
         stacks[i] = 0;
+    n_repeated = 0;
 }
 
 /* A block that was asked for; errno says what NULL means. */
