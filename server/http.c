@@ -39,8 +39,10 @@
 #define STOP_MS 3500
 /* A watcher whose host does not answer. */
 #define WATCHER_TIMEOUT_MS (15 * 60 * 1000)
-/* How often at most libc is asked to return memory. */
+/* How often at most libc is asked to return memory, and how much must have become unused to make
+ * that worth while although requests are at work. */
 #define TRIM_MS 5000
+#define TRIM_BYTES ((size_t)64 << 20)
 /* What the library may keep for a connection: its head, and the piece of the reply being sent. */
 #define CONNECTION_BYTES ((size_t)32 * 1024)
 /* Unsent bytes the kernel may hold for a connection: a reader that stalls is noticed soon. */
@@ -85,7 +87,8 @@ struct srv_http {
     struct peers idle;    /* without a request, longest first */
     struct requests live; /* that the library holds */
     int64_t swept_ms, trimmed_ms;
-    bool trim_due; /* there were requests since */
+    bool trim_due;       /* there were requests since */
+    size_t least_unused; /* of the heap, at any look since it was trimmed */
 };
 
 static int64_t now_ms(void)
@@ -538,11 +541,17 @@ static void sweep(srv_http *h, int64_t now)
  * returns only what lies at the heap's end. */
 static void trim(srv_http *h, int64_t now)
 {
-    if (!h->trim_due || !TAILQ_EMPTY(&h->live) || now - h->trimmed_ms < TRIM_MS)
+    if (!h->trim_due || now - h->trimmed_ms < TRIM_MS)
+        return;
+    h->trimmed_ms = now;
+    h->trim_due = !TAILQ_EMPTY(&h->live);
+    size_t unused = mallinfo2().fordblks; /* also what was returned before and not used since */
+    if (unused < h->least_unused)
+        h->least_unused = unused;
+    if (h->trim_due && unused - h->least_unused < TRIM_BYTES)
         return;
     malloc_trim(0);
-    h->trimmed_ms = now;
-    h->trim_due = false;
+    h->least_unused = unused;
 }
 
 static void turn(srv_http *h, int max_ms)
