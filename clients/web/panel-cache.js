@@ -100,7 +100,7 @@ function render() {
       const pooled = poolColumns(lane.bytes, lane.rows, columns, MOST_COLUMNS);
       map.set({ rows: lane.rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 20,
         height: lane.rows === 1 ? 16 : Math.min(96, Math.max(40, 4 * lane.rows)),
-        newest: Math.floor((n - focus.newest) / pooled.size), end: Math.ceil(n / pooled.size),
+        newest: Math.floor(Math.min(focus.fresh, n) / pooled.size), end: focus.fresh < n ? Math.ceil(n / pooled.size) : 0,
         describe: (row, column) => describe(what, h, row, column, pooled.size, lane.rows) });
     }
   }

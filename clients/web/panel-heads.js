@@ -7,7 +7,7 @@ import { weightByte } from './colors.js';
 import { focus, setQuery, shownQuery, syncHistory } from './focus.js';
 import { Heatmap, poolColumns } from './heatmap.js';
 import { labelOf } from './pieces.js';
-import { state, setView, subscribe } from './state.js';
+import { state, setView, subscribe, touch } from './state.js';
 import { toggleKey } from './panel-tokens.js';
 import { csvButton, exportButton, tensorsButton } from './export.js';
 
@@ -18,6 +18,9 @@ const toggles = el('div', { class: 'toggles', role: 'group', i18nLabel: 'heads.t
 const notes = el('p', { class: 'note', testid: 'heads-note' });
 /** @type {Map<number, {root: HTMLElement, row: Heatmap, history: Heatmap, sum: HTMLElement}>} */
 const shown = new Map();
+const HISTORY_EVERY_MS = 250;
+let historyAt = 0;
+let again = 0;
 let builtOf = '';
 let badge;
 
@@ -116,12 +119,17 @@ function render() {
   setText(badge, `[${focus.model.num_attention_heads}, 1, ${n}]`);
   setText(notes, [state.view.hideSink ? t('heads.sinknote') : '', state.view.history && focus.historyFrom > 0 ? t('heads.window', { from: focus.historyFrom, to: focus.length }) : ''].filter(Boolean).join(' '));
   const row = focus.row?.query === query ? focus.row : null;
+  /* Long ones are expensive to draw: a few times a second will do. */
+  const isDue = focus.history.length < 64 || performance.now() - historyAt >= HISTORY_EVERY_MS;
+  clearTimeout(again);
   for (const [h, made] of shown) {
     made.root.classList.toggle('chosen', h === state.view.head);
     made.history.root.hidden = !state.view.history;
     if (row) renderRow(h, made, row, n);
-    if (state.view.history) renderHistory(h, made.history);
+    if (state.view.history && isDue) renderHistory(h, made.history);
   }
+  if (isDue) historyAt = performance.now();
+  else if (state.view.history) again = window.setTimeout(() => touch('history'), HISTORY_EVERY_MS);
 }
 
 function renderRow(h, made, row, n) {

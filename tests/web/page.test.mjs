@@ -148,10 +148,10 @@ test('the browser computes what the server computed, and notices a changed numbe
   assert.ok(Math.abs(Number(await data('server-score', 'value')) - scores[0][0][0]) <= 1e-6);
   assert.ok(Math.abs(Number(await text('own-score')) - scores[0][0][0]) <= 1e-5);
   const second = await openPage(browser, server);
-  await second.page.route('**/tensors/blocks.0.attn.hook_pattern?q=8%3A9&heads=0', async (route) => {
+  await second.page.route('**/tensors/blocks.0.attn.hook_pattern?q=8%3A9', async (route) => {
     const response = await route.fetch();
     const body = await response.body();
-    const at = body.length - 9 * 4;
+    const at = body.length - 4 * 9 * 4; // head 0, key 0
     body.writeFloatLE(body.readFloatLE(at) + 1e-4, at);
     await route.fulfill({ response, body });
   });
