@@ -115,7 +115,7 @@ function renderSummary(n, layers, kvHeads, heads, dim) {
   const used = 2 * layers * kvHeads * each * n;
   setText(summary, t('cache.bytes', { used: bytes(used), exact: used, layers, kvHeads, each, n, dtype,
     mha: bytes((used * heads) / kvHeads), times: number(heads / kvHeads), pages: bytes(focus.info.kv.bytes) }));
-  summary.dataset.bytes = String(used);
+  Object.assign(summary.dataset, { bytes: used, pages: focus.info.kv.bytes });
 }
 
 function describe(what, head, row, column, size, rows) {

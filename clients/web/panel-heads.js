@@ -39,6 +39,7 @@ export function heads() {
     check('heads.sink', 'hideSink', 'hide-sink'), check('heads.history', 'history', 'show-history'), exportButton('heads', () => body), csvButton(), tensorsButton())] },
   toggles, notes, body, readout);
   badge = made.badge;
+  for (const type of ['mouseover', 'focusin']) document.addEventListener(type, markGroup);
   subscribe(['row', 'history', 'focus', 'view', 'lang'], render);
   return made.root;
 }
@@ -49,6 +50,7 @@ function build() {
   const name = `${focus.session} ${n} ${kvHeads} ${[...state.view.hidden]} ${document.documentElement.lang}`;
   if (builtOf === name) return;
   builtOf = name;
+  body.dataset.of = focus.session;
   shown.clear();
   fill(body);
   const focused = document.activeElement?.closest?.('.toggles') ? document.activeElement.dataset.head : null;
@@ -65,13 +67,13 @@ function build() {
       body.append(group);
     }
   }
-  body.onmouseover = body.onfocusin = (event) => markGroup(event.target.closest('[data-kv]')?.dataset.kv);
-  body.onmouseleave = () => markGroup(undefined);
 }
 
-/** Marks what belongs to a KV head: its lanes of the cache, and its query heads here. */
-export function markGroup(kv) {
-  for (const node of document.querySelectorAll('[data-kv]')) node.classList.toggle('marked', kv !== undefined && node.dataset.kv === String(kv));
+/* What belongs to the KV head under the mouse, or in focus, is marked: its lanes of the cache, and its
+ * query heads here. */
+function markGroup(event) {
+  const kv = (event.target.closest('[data-kv]') ?? document.activeElement.closest('[data-kv]'))?.dataset.kv;
+  for (const node of document.querySelectorAll('[data-kv]')) node.classList.toggle('marked', node.dataset.kv === kv);
 }
 
 function makeHead(h) {

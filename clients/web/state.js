@@ -65,7 +65,7 @@ const painted = new MessageChannel();
 let began = 0;
 painted.port1.onmessage = () => {
   const now = performance.now();
-  const weight = Math.max(0.1, 1 - Math.exp((lastCost - now) / 500));
+  const weight = Math.max(0.1, 1 - Math.exp((lastCost - now) / 2000));
   cost += weight * (now - began - cost);
   lastCost = now;
 };
