@@ -11,6 +11,10 @@ const MOST = 2000;
 
 let sort = 'recent';
 let filter = '';
+/** How tall a line is, as style.css has it. */
+const LINE_PX = 56;
+/** What of the list is in sight. */
+const seen = { top: 0, height: 2000 };
 const lines = new Map();
 const list = el('div', { class: 'wall', role: 'listbox', tabindex: '0', i18nLabel: 'wall.list', testid: 'wall' });
 const note = el('p', { class: 'note', testid: 'wall-note' });
@@ -26,6 +30,13 @@ export function wall({ onNew }) {
     const line = event.target.closest('[data-session]');
     if (line) chooseSession(line.dataset.session);
   });
+  const look = () => {
+    Object.assign(seen, { top: list.scrollTop, height: list.clientHeight });
+    for (const [id] of lines) changed.add(id);
+    touch('sessions');
+  };
+  list.addEventListener('scroll', look);
+  new ResizeObserver(look).observe(list);
   subscribe(['sessions', 'lang'], render);
   subscribe(['focus'], markChosen);
   return root;
@@ -44,7 +55,7 @@ function makeLine(id) {
     el('span', { class: 'line-name', text: id }), el('span', { class: 'badge' }),
     el('span', { class: 'line-numbers' }), el('span', { class: 'line-bar', 'aria-hidden': 'true' }, el('span')));
   const [, badge, numbers, strip] = line.children;
-  const made = { line, badge, numbers, strip: strip.firstElementChild, shown: '' };
+  const made = { line, badge, numbers, strip: strip.firstElementChild, shown: '', index: 0 };
   lines.set(id, made);
   return made;
 }
@@ -86,13 +97,19 @@ function render(topics) {
     orderAt = -Infinity;
   }
   /* Lines that move while one reads them help nobody: the order follows every two seconds. */
-  const isOld = performance.now() - orderAt > 2000 && !list.matches(':hover');
-  if (isOld || sort !== list.dataset.sort || filter !== list.dataset.filter || isIncomplete()) order();
+  const isOld = performance.now() - orderAt > 2000;
+  const isStill = list.matches(':hover');
+  if ((isOld && !isStill) || sort !== list.dataset.sort || filter !== list.dataset.filter || isIncomplete()) order();
+  if (isOld) orderAt = performance.now();
+  /* Those out of sight can wait as long. */
+  const first = Math.floor(seen.top / LINE_PX) - 1;
+  const last = (seen.top + seen.height) / LINE_PX + 1;
   for (const id of changed) {
     const made = lines.get(id);
+    if (made && !isOld && (made.index < first || made.index > last)) continue;
     if (made) updateLine(made, state.sessions.get(id), largest);
+    changed.delete(id);
   }
-  changed.clear();
   if (topics.has('lang') || !state.sessions.size) say();
   markChosen();
 }
@@ -112,12 +129,14 @@ function order() {
     lines.delete(id);
   }
   let at = list.firstElementChild;
-  for (const one of shown) {
+  shown.forEach((one, i) => {
     const made = lines.get(one.session) ?? makeLine(one.session);
+    made.index = i;
     updateLine(made, one, largest);
     if (made.line === at) at = at.nextElementSibling;
     else list.insertBefore(made.line, at);
-  }
+  });
+  changed.clear();
   say(all.length);
 }
 

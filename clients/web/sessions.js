@@ -105,5 +105,5 @@ setInterval(() => {
       any = true;
     }
   }
-  if (any) touch('sessions');
+  if (any || changed.size) touch('sessions');
 }, 500);

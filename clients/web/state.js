@@ -48,6 +48,7 @@ export const state = {
 const subscribers = [];
 const changed = new Set();
 let frame = 0;
+let timer = 0;
 let lastFrame = 0;
 /** Milliseconds that a frame takes, to the end of its painting; smoothed. */
 let cost = 4;
@@ -79,19 +80,39 @@ export function subscribe(topics, fn) {
 /** Something changed. */
 export function touch(...topics) {
   for (const topic of topics) changed.add(topic);
-  if (!frame) frame = requestAnimationFrame(draw);
-}
-
-function draw(now) {
-  if (now - lastFrame < 1000 / allowedRate() - 4) {
-    if (allowedRate() < 60) heldAt = performance.now();
+  if (frame || timer) return;
+  const wait = lastFrame + 1000 / allowedRate() - performance.now();
+  if (wait < 17) {
     frame = requestAnimationFrame(draw);
     return;
   }
-  lastFrame = now;
+  heldAt = performance.now();
+  timer = window.setTimeout(() => {
+    timer = 0;
+    frame = requestAnimationFrame(draw);
+  }, wait);
+}
+
+/* Who clicks is answered in the next frame, which leaves out what can wait. */
+let isAnswer = false;
+for (const type of ['click', 'keydown', 'input']) {
+  document.addEventListener(type, () => {
+    isAnswer = true;
+    clearTimeout(timer);
+    timer = 0;
+    if (!frame) frame = requestAnimationFrame(draw);
+  }, { capture: true });
+}
+const PATIENT = ['sessions', 'totals'];
+
+function draw() {
   frame = 0;
+  lastFrame = performance.now();
   const topics = new Set(changed);
-  changed.clear();
+  if (isAnswer) for (const topic of PATIENT) topics.delete(topic);
+  isAnswer = false;
+  for (const topic of topics) changed.delete(topic);
+  if (changed.size) setTimeout(touch);
   began = performance.now();
   for (const { topics: wanted, fn } of subscribers) {
     if (!wanted.some((topic) => topics.has(topic))) continue;

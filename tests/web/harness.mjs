@@ -9,7 +9,7 @@ import { chromium } from 'playwright-core';
 import { parse } from '../../clients/web/safetensors.js';
 
 const ROOT = resolve(import.meta.dirname, '../..');
-const BINARY = process.env.ATTND_BINARY ?? join(ROOT, 'build/release/attnd');
+export const BINARY = process.env.ATTND_BINARY ?? join(ROOT, 'build/release/attnd');
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
   '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage'];
 

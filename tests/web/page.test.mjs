@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import test, { after, before } from 'node:test';
 import { SHAPE_FLAGS, cacheIs, choose, eventually, openPage, readPicture, rows, startBrowser, startServer } from './harness.mjs';
+import crowd from './crowd.mjs';
 import numbers from './numbers.mjs';
 import robust from './robust.mjs';
 
@@ -397,3 +398,4 @@ test('360 pixels wide: nothing sticks out', async () => {
 
 numbers(() => ({ server, browser, one }));
 robust(() => ({ server, browser, one }));
+crowd(() => ({ browser }));
