@@ -167,7 +167,7 @@ function renderHistory(h, map) {
     for (let k = 0; k < width; k++) raw[r * columns + k] = weightByte(Math.min(1, scaled((line[k] / 255) ** 2, sink, k)), state.view.scale);
   }
   const pooled = poolColumns(raw, rows, columns, MOST_COLUMNS);
-  map.set({ rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 12, height: Math.min(220, Math.max(12, rows * 10)), firstRow: from,
+  map.set({ rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 12, height: Math.min(300, Math.max(12, rows * 12)), firstRow: from,
     describe: (line, column) => describeHistory(h, from + line, column * pooled.size) });
 }
 

@@ -4,6 +4,7 @@ import { createRequire } from 'node:module';
 import test, { after, before } from 'node:test';
 import { SHAPE_FLAGS, cacheIs, choose, eventually, openPage, readPicture, rows, startBrowser, startServer } from './harness.mjs';
 import crowd from './crowd.mjs';
+import heads from './heads.mjs';
 import numbers from './numbers.mjs';
 import robust from './robust.mjs';
 
@@ -399,3 +400,4 @@ test('360 pixels wide: nothing sticks out', async () => {
 numbers(() => ({ server, browser, one }));
 robust(() => ({ server, browser, one }));
 crowd(() => ({ browser }));
+heads(() => ({ server, browser }));
