@@ -391,7 +391,8 @@ typedef struct attn_event {
 
 /* Who is told. Callbacks must not block nor call back into the engine; they run on any thread, those
  * of one session's steps on the scheduler's.
- * event: something happened.
+ * event: something happened. What is told of one id is in order, and a session's end is the last of
+ *        it. A lock of the session table may be held meanwhile.
  * wants: asked before a decode step of a session is computed: fills the selection and returns true
  *        if the step's tensors are wanted. */
 typedef struct attn_observer {
@@ -558,9 +559,9 @@ typedef struct attn_result {
  * Errors: INVALID, CONTEXT_LENGTH, TOKEN_RANGE, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
  * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
  * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, TENSOR_NOT_FOUND, TENSOR_TOO_LARGE,
- * NO_MEMORY. A TENSOR job keeps nobody busy: it looks at a copy-on-write snapshot of the positions
- * before its last query or key, so what happens to the session meanwhile does not touch it.
- * May block for the copy of one page, and of a cache tensor.
+ * NO_MEMORY. A TENSOR job keeps nobody busy and takes nothing of the budget: it reads the committed
+ * positions in place. When these go meanwhile, it ends with the error LENGTH_MISMATCH or
+ * SESSION_NOT_FOUND. May block for the copy of one page.
  * Cost: allocates the job, the page table's growth and the kept output rows; never more than in
  * proportion to what the request declares, after the budget agreed. */
 ATTN_MUST_CHECK attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,

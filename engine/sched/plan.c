@@ -2,6 +2,7 @@
 
 /* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
 #define MIN_CHUNK 16
+#define MIN_DECODES 16
 
 static void set_kept_inputs(attn_span *span, const attn_session *session, uint64_t position)
 {
@@ -121,7 +122,7 @@ static double add_chunk(attn_scheduler *s, attn_job *job, double budget)
 
 void attn_plan_look(attn_scheduler *s, attn_job *job, double budget)
 {
-    const attn_config *c = &job->shadow->model->config;
+    const attn_config *c = &job->view->model->config;
     uint64_t position = job->request.first_query + job->n_done;
     uint64_t left = job->n_positions - job->n_done;
     size_t n = MIN_CHUNK;
@@ -131,41 +132,51 @@ void attn_plan_look(attn_scheduler *s, attn_job *job, double budget)
     attn_batch_part *part = add_part(s, job);
     part->n_rows = n;
     add_kept(s,
-             (attn_span){.session = job->shadow,
+             (attn_span){.session = job->view,
                          .position = position,
                          .n_rows = n,
                          .read_only = true,
                          .traces = {job->trace}},
-             job->shadow);
+             job->view);
 }
 
-double attn_plan_batch(attn_scheduler *s, const attn_model *model)
+/* Whether some job of `model` has chunks, and whether a decode of any model may be ready. */
+static void find_work(const attn_scheduler *s, const attn_model *model, bool *chunks, bool *decodes)
 {
-    double cost = 0, budget = s->rate * ATTN_BATCH_NS;
-    bool chunks = false;
+    *chunks = *decodes = false;
+    for (const attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE);
+         job != NULL && !(*chunks && *decodes); job = job->next) {
+        *decodes |= job->kind == ATTN_JOB_DECODE;
+        *chunks |= job->kind != ATTN_JOB_DECODE && job->session->model == model;
+    }
+}
+
+void attn_plan_batch(attn_scheduler *s, const attn_model *model)
+{
+    bool chunks, decodes;
+    find_work(s, model, &chunks, &decodes);
+    const double budget = s->rate * ATTN_BATCH_NS * (decodes ? 1 : 4);
+    chunks = chunks && (!decodes || s->chunk_debt_ns <= 0);
     s->n_parts = s->n_spans = s->n_rows = 0;
-    for (const attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE); job != NULL && !chunks;
-         job = job->next)
-        chunks = job->session->model == model && job->kind != ATTN_JOB_DECODE;
+    s->decode_cost = s->chunk_cost = 0;
     size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
     for (attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE), *next; job != NULL; job = next) {
         next = job->next;
-        if (s->n_rows == most || cost > 2 * budget)
+        if (s->n_rows == most || (s->n_rows >= MIN_DECODES && s->decode_cost > 2 * budget))
             break;
         if (job->kind != ATTN_JOB_DECODE || job->session->model != model || attn_sched_park(s, job))
             continue;
         if (attn_job_samples(job) && job->session->has_last_output && !job->has_next)
             continue; /* more jobs than logits had room for: its turn to sample comes next */
-        cost += attn_forward_cost(&model->config, job->session->length, 1);
+        s->decode_cost += attn_forward_cost(&model->config, job->session->length, 1);
         add_decode(s, job);
     }
-    size_t n_decodes = s->n_parts;
     for (attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE); chunks && job != NULL;
          job = job->next) {
-        if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->n_parts > n_decodes))
+        const double cost = s->decode_cost + s->chunk_cost;
+        if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->chunk_cost > 0))
             break;
         if (job->kind != ATTN_JOB_DECODE && job->session->model == model)
-            cost += add_chunk(s, job, budget > cost ? budget - cost : 0);
+            s->chunk_cost += add_chunk(s, job, budget > cost ? budget - cost : 0);
     }
-    return cost;
 }
