@@ -681,6 +681,7 @@ void attn_engine_stats(const attn_engine *engine, attn_stats *stats)
         .tensor_in_flight = engine->n_in_flight[ATTN_JOB_TENSOR],
         .sessions_created = engine->sessions_created,
         .sessions_expired = attn_sessions_expired(engine->sessions),
+        .trace_bytes = attn_trace_all_bytes(),
         .batch_size = &engine->batch_size,
         .queue_seconds = &engine->queue_seconds,
         .ttft_seconds = &engine->ttft_seconds,

@@ -1,8 +1,13 @@
 #include "engine/sched/scheduler_state.h"
 
+#include <math.h>
+
 /* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
 #define MIN_CHUNK 16
+/* So many decodes read the weights in hardly more time than one. */
 #define MIN_DECODES 16
+/* While nobody decodes, batches may take so many times longer. */
+#define ALONE_FACTOR 4
 
 static void set_kept_inputs(attn_span *span, const attn_session *session, uint64_t position)
 {
@@ -23,25 +28,47 @@ static attn_batch_part *add_part(attn_scheduler *s, attn_job *job)
     return part;
 }
 
+/* Whether a capture now takes no time of others, but for a burst that it may be in advance. */
+static bool may_capture(const attn_scheduler *s)
+{
+    const attn_job_list *active = &s->lists[ATTN_JOB_ACTIVE];
+    double now = (double)attn_now_ns(), planned = s->capture_ns + s->capture_cost / s->rate;
+    return active->first == active->last ||
+           fmax(s->captured_until_ns, now) + ATTN_CAPTURE_PART * planned <=
+               now + ATTN_CAPTURE_BURST_NS;
+}
+
+/* The observer's trace of a decode step, if it wants one. */
+static void make_watched(attn_scheduler *s, attn_batch_part *part, uint64_t position)
+{
+    const attn_session *session = part->job->session;
+    const attn_config *c = &session->model->config;
+    const attn_observer *observer = &s->engine->observer;
+    attn_selection selection;
+    if (!s->engine->observing || observer->wants == NULL ||
+        !observer->wants(observer->ctx, session->id, &selection) ||
+        attn_trace_check_step(c, &selection, NULL) != ATTN_OK || !may_capture(s))
+        return;
+    attn_trace_heads heads;
+    uint64_t begin = attn_now_ns();
+    attn_trace_choose(c, &selection, &heads);
+    part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
+    s->capture_ns += (double)(attn_now_ns() - begin);
+    if (part->watched != NULL)
+        s->capture_cost += attn_trace_cost(part->watched, c->head_dim);
+}
+
 /* The traces of a decode step: for its own client, and for the observer. False when out of memory for
  * the former. */
 static bool make_traces(attn_scheduler *s, attn_batch_part *part, uint64_t position)
 {
     attn_job *job = part->job;
-    const attn_config *c = &job->session->model->config;
-    attn_engine *engine = s->engine;
-    attn_selection selection;
-    if (job->request.has_trace)
-        part->trace =
-            attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0, position + 1);
-    if (engine->observing && engine->observer.wants != NULL &&
-        engine->observer.wants(engine->observer.ctx, job->session->id, &selection) &&
-        attn_trace_check_step(c, &selection, NULL) == ATTN_OK) {
-        attn_trace_heads heads;
-        attn_trace_choose(c, &selection, &heads);
-        part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
-    }
-    return !job->request.has_trace || part->trace != NULL;
+    make_watched(s, part, position);
+    if (!job->request.has_trace)
+        return true;
+    part->trace = attn_trace_create(&job->session->model->config, &job->request.trace, &job->heads,
+                                    position, 1, 0, position + 1);
+    return part->trace != NULL;
 }
 
 /* A decode's next row: its own input, or what follows from the session's last output (itself, or the
@@ -155,14 +182,16 @@ void attn_plan_batch(attn_scheduler *s, const attn_model *model)
 {
     bool chunks, decodes;
     find_work(s, model, &chunks, &decodes);
-    const double budget = s->rate * ATTN_BATCH_NS * (decodes ? 1 : 4);
+    const double budget = s->rate * ATTN_BATCH_NS * (decodes ? 1 : ALONE_FACTOR);
     chunks = chunks && (!decodes || s->chunk_debt_ns <= 0);
     s->n_parts = s->n_spans = s->n_rows = 0;
-    s->decode_cost = s->chunk_cost = 0;
+    s->decode_cost = s->chunk_cost = s->capture_cost = s->capture_ns = 0;
     size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
     for (attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE), *next; job != NULL; job = next) {
         next = job->next;
-        if (s->n_rows == most || (s->n_rows >= MIN_DECODES && s->decode_cost > 2 * budget))
+        const double weights =
+            attn_forward_cost(&model->config, 0, s->n_rows < MIN_DECODES ? s->n_rows : MIN_DECODES);
+        if (s->n_rows == most || s->decode_cost - weights > 2 * budget)
             break;
         if (job->kind != ATTN_JOB_DECODE || job->session->model != model || attn_sched_park(s, job))
             continue;

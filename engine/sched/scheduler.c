@@ -5,6 +5,8 @@
  * run on this thread. */
 #include "engine/sched/scheduler_state.h"
 
+#include <math.h>
+
 /* While others have work, looking into sessions gets this part of the time. */
 #define ASIDE_PART 10
 /* A look at the cache copies about so many floats a turn. */
@@ -158,15 +160,17 @@ void attn_sched_start(attn_scheduler *s, attn_job *job, uint64_t now)
 
 /* Accounts for a batch's time: the chunks' part of it is their debt to decodes, whose part pays it.
  * What they owe is one chunk at most: while nobody decoded they kept nobody waiting. */
-static void account(attn_scheduler *s, double duration)
+static void account(attn_scheduler *s, double now, double duration)
 {
-    const double cost = s->decode_cost + s->chunk_cost;
+    const double cost = s->decode_cost + s->chunk_cost + s->capture_cost;
     const double chunks = duration * (s->chunk_cost / cost), decodes = duration - chunks;
-    double debt = s->chunk_debt_ns + chunks - decodes;
-    if (chunks > 0 && debt > chunks)
-        debt = chunks;
-    s->chunk_debt_ns = debt > 0 ? debt : 0;
+    const double debt = s->chunk_debt_ns + chunks - decodes;
+    s->chunk_debt_ns = fmax(0, chunks > 0 ? fmin(debt, chunks) : debt);
     s->rate += 0.2 * (cost / duration - s->rate);
+    const double captures = s->capture_ns + duration * (s->capture_cost / cost);
+    if (captures > 0) /* while alone they may be ahead of it as far as they like */
+        s->captured_until_ns = fmin(fmax(s->captured_until_ns, now), now + ATTN_CAPTURE_BURST_NS) +
+                               ATTN_CAPTURE_PART * captures;
 }
 
 static void run_batch(attn_scheduler *s, const attn_model *model)
@@ -177,7 +181,7 @@ static void run_batch(attn_scheduler *s, const attn_model *model)
     const float *outputs = attn_forward_run(s->engine->forward, model, s->spans, s->n_spans,
                                             model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
-    account(s, (double)duration + 1);
+    account(s, (double)begin, (double)duration + 1);
     s->engine->batches++;
     attn_histogram_observe(&s->engine->batch_size, (double)s->n_rows);
     for (size_t i = 0; i < s->n_parts; i++) {

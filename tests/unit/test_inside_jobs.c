@@ -577,6 +577,7 @@ typedef struct worker {
     bool looks;
     _Atomic bool *over;
     const attn_trace *expected; /* what a look must see */
+    inside_inputs inputs;
     size_t n_done;
     pthread_t thread;
 } worker;
@@ -730,23 +731,59 @@ static void test_everything_at_once(void **state)
     attn_engine_close(engine);
 }
 
+/* Of a prefill far too long for its whole pattern, the last position's row. */
+static void test_last_rows(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_stats stats;
+    attn_selection last = {.tensors = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z,
+                           .last_rows = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z};
+    attn_engine_stats(engine, &stats);
+    const uint64_t before = stats.trace_bytes;
+    run r = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 1200, &last);
+    attn_engine_stats(engine, &stats);
+    assert_true(stats.trace_bytes > before);
+    assert_int_equal(r.trace->n_tensors, 2 * LAYERS);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const attn_trace_tensor *pattern = inside_tensor(r.trace, ATTN_TENSOR_PATTERN, layer);
+        const attn_trace_tensor *z = inside_tensor(r.trace, ATTN_TENSOR_Z, layer);
+        assert_int_equal(pattern->shape[1], 1);
+        assert_int_equal(pattern->shape[2], 1200);
+        assert_int_equal(z->shape[0], 1);
+        const attn_tensor_kind kinds[] = {ATTN_TENSOR_PATTERN, ATTN_TENSOR_Z};
+        for (size_t i = 0; i < 2; i++) {
+            const attn_trace_tensor *tensor = i == 0 ? pattern : z;
+            attn_trace *row =
+                inside_look(engine, "a", kinds[i], layer, 1199, OPEN_END, 0, OPEN_END);
+            assert_memory_equal(tensor->data, row->tensors[0].data,
+                                tensor->shape[0] * tensor->shape[1] * tensor->shape[2] *
+                                    sizeof(float));
+            attn_trace_release(row);
+        }
+    }
+    run_free(&r);
+    attn_engine_stats(engine, &stats);
+    assert_int_equal(stats.trace_bytes, before);
+    attn_engine_close(engine);
+}
+
 /* Deletes sessions until it is over, which others make again at once. */
 static void *delete_all(void *arg)
 {
     worker *w = arg;
-    for (; !*w->over; w->n_done++) {
-        attn_status status = attn_session_delete(w->engine, w->session, NULL);
-        (void)status;
-    }
+    do {
+        w->n_done += attn_session_delete(w->engine, w->session, NULL) == ATTN_OK;
+    } while (!*w->over);
     return NULL;
 }
 
 static void *make_again(void *arg)
 {
     worker *w = arg;
-    inside_inputs inputs = inside_long_inputs();
-    for (; !*w->over; w->n_done++) {
-        attn_request r = inside_feed(ATTN_JOB_PREFILL, w->session, &inputs, 0, 3, NULL);
+    for (; w->n_done < 100; w->n_done++) {
+        attn_request r = inside_feed(ATTN_JOB_PREFILL, w->session, &w->inputs, 0, 3, NULL);
         run made = run_job(w->engine, &r);
         run_free(&made);
         attn_session_info info;
@@ -764,20 +801,21 @@ static void test_order_of_events(void **state)
     static observer o;
     attn_engine *engine = open_chain();
     _Atomic bool over = false;
+    inside_inputs inputs = inside_long_inputs();
     prefill(engine, "parent", 20);
     watch(engine, &o);
     o.chunks = true;
     attn_engine_observe(engine, true);
     worker workers[4];
     for (size_t i = 0; i < 4; i++) {
-        workers[i] = (worker){.engine = engine, .session = "x", .over = &over};
+        workers[i] = (worker){.engine = engine, .session = "x", .over = &over, .inputs = inputs};
         assert_int_equal(
             pthread_create(&workers[i].thread, NULL, i < 2 ? delete_all : make_again, &workers[i]),
             0);
     }
-    pause_us(300000);
+    join_workers(workers + 2, 2);
     over = true;
-    join_workers(workers, 4);
+    join_workers(workers, 2);
     attn_engine_observe(engine, false);
     size_t n_sessions = 0;
     bool present = false;
@@ -809,6 +847,7 @@ int main(void)
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_everything_at_once),
         cmocka_unit_test(test_order_of_events),
+        cmocka_unit_test(test_last_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,12 +23,6 @@ static void prefill(attn_engine *engine, const char *session, size_t n)
     run_free(&r);
 }
 
-static void drop(attn_engine *engine, const char *session)
-{
-    attn_error err;
-    assert_int_equal(attn_session_delete(engine, session, &err), ATTN_OK);
-}
-
 /* --------------------------------------------------------------------------------- names */
 
 static void test_names(void **state)
