@@ -8,10 +8,12 @@
 #define SEGMENT_PAGES (ATTN_SEGMENT / ATTN_PAGE_POSITIONS)
 /* Partials kept at once when the segments of few blocks are spread over the threads. */
 #define MIN_SLOTS 64
-/* Pages in one call of scores. */
-#define SCORE_PAGES 4
-#define MIX_PAGES (ATTN_MIX_KEYS / ATTN_PAGE_POSITIONS)
-#define PREFETCH_VECTORS 4
+/* Pages in one call of scores or mix. */
+#define STEP_PAGES (ATTN_MIX_KEYS / ATTN_PAGE_POSITIONS)
+/* A block of this few vectors waits for memory rather than for arithmetic. */
+#define READ_VECTORS 4
+/* Pages that are read side by side. */
+#define READ_STREAMS 8
 
 /* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. */
 typedef struct block {
@@ -149,35 +151,36 @@ static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
+/* Reads through some blocks, side by side. Decode waits for memory more than it computes, and several
+ * streams of plain reads are how memory is read fastest: requests ahead of the arithmetic get half of
+ * that. */
+static void read_blocks(const void *const *blocks, size_t n, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64) {
+        for (size_t i = 0; i < n; i++)
+            (void)*((const volatile char *)blocks[i] + at);
+    }
+}
+
 /* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
- * then the last pages row by row, since each row ends at another key. Meanwhile the keys of the next
- * segment are fetched: decode waits for memory more than it computes. */
+ * then the last pages row by row, since each row ends at another key. */
 static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
                         uint64_t first_key, const void *const *kv, const float *weights, float *o)
 {
     const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
     const attn_dtype dtype = q->session->kv_dtype;
     const size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
-    const uint64_t next_key = first_key + ATTN_SEGMENT, end_key = block_keys(a, b);
     for (size_t p = 0, n; p < common; p += n) {
-        n = common - p < MIX_PAGES ? common - p : MIX_PAGES;
-        const void *next[MIX_PAGES];
-        uint64_t ahead = next_key + p * ATTN_PAGE_POSITIONS;
-        bool fetch = m <= PREFETCH_VECTORS && ahead + n * ATTN_PAGE_POSITIONS <= end_key;
-        for (size_t i = 0; fetch && i < n; i++)
-            next[i] = attn_session_block(q->session, ahead + i * ATTN_PAGE_POSITIONS, a->layer,
-                                         b->kv_head);
+        n = common - p < STEP_PAGES ? common - p : STEP_PAGES;
         a->kernels->mix[dtype](m, n * ATTN_PAGE_POSITIONS, head_dim,
-                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p,
-                               fetch ? next : NULL, o);
+                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p, o);
     }
     for (size_t row = 0; row < b->n_rows; row++) {
         size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads, count;
         for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += count) {
             count = n - key < ATTN_MIX_KEYS ? n - key : ATTN_MIX_KEYS;
             a->kernels->mix[dtype](b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
-                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS, NULL,
-                                   o + r * head_dim);
+                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS, o + r * head_dim);
         }
     }
 }
@@ -202,7 +205,10 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
                q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
                b->n_heads * head_dim * sizeof *s->q);
     for (size_t p = 0, n; p < n_pages; p += n) {
-        n = n_pages - p < SCORE_PAGES ? n_pages - p : SCORE_PAGES;
+        if (m <= READ_VECTORS && p % READ_STREAMS == 0)
+            read_blocks(kv + p, n_pages - p < READ_STREAMS ? n_pages - p : READ_STREAMS,
+                        attn_block_bytes(dtype, head_dim));
+        n = n_pages - p < STEP_PAGES ? n_pages - p : STEP_PAGES;
         a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, n,
                                   s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
     }
@@ -375,10 +381,10 @@ void attn_attention_look(const attn_attention *a, const attn_model *model, size_
     for (uint64_t first = 0; first <= position; first += ATTN_SEGMENT) {
         uint64_t left = position + 1 - first;
         size_t n = left < ATTN_SEGMENT ? (size_t)left : ATTN_SEGMENT;
-        const void *kv[SCORE_PAGES];
+        const void *kv[STEP_PAGES];
         for (size_t p = 0, n_pages; p * ATTN_PAGE_POSITIONS < n; p += n_pages) {
             size_t pages = (n + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS - p;
-            n_pages = pages < SCORE_PAGES ? pages : SCORE_PAGES;
+            n_pages = pages < STEP_PAGES ? pages : STEP_PAGES;
             for (size_t i = 0; i < n_pages; i++)
                 kv[i] = attn_session_block(session, first + (p + i) * ATTN_PAGE_POSITIONS, layer,
                                            kv_head);

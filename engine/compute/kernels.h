@@ -55,10 +55,9 @@ typedef struct attn_kernels {
     /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * V[j][c], j in order; with q8
      * p[r][j] is multiplied by the value's scale first.
      * Shapes: p [m, n] rows `ldp` apart, n <= ATTN_MIX_KEYS the first positions of the pages whose
-     * blocks are given, o [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS. `next`: as many blocks
-     * whose keys will be read soon, or NULL. */
+     * blocks are given, o [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS. */
     void (*mix[ATTN_DTYPES])(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
-                             const void *const *blocks, const void *const *next, float *o);
+                             const void *const *blocks, float *o);
 
     /* y[i] = y[i] + x[i]. */
     void (*add)(size_t n, const float *x, float *y);

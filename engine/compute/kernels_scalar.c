@@ -124,10 +124,8 @@ static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, co
         scores(dtype, m, head_dim, scale, q, blocks, n_pages, s, lds);                         \
     }                                                                                          \
     static void scalar_mix_##suffix(size_t m, size_t n, size_t head_dim, const float *p,       \
-                                    size_t ldp, const void *const *blocks,                     \
-                                    const void *const *next, float *o)                         \
+                                    size_t ldp, const void *const *blocks, float *o)           \
     {                                                                                          \
-        (void)next;                                                                            \
         mix(dtype, m, n, head_dim, p, ldp, blocks, o);                                         \
     }
 SCALAR_CACHE(f32, ATTN_F32)

@@ -44,8 +44,8 @@ typedef struct tile_call {
     size_t ldw;
     float *y; /* vector v of row r goes to y + r * ldy + 16 v */
     size_t ldy;
-    /* What is fetched into the caches meanwhile: for vector v, k lines from ahead[v] on. */
-    const char *ahead[TILE_MAX_VECTORS];
+    /* Weights that are fetched meanwhile: a line for each of the k inputs. */
+    const char *ahead;
     size_t ahead_step;
 } tile_call;
 
@@ -53,16 +53,15 @@ typedef struct tile_call {
 ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool fetch,
                         const tile_call *t, v16 acc[][TILE_MAX_VECTORS])
 {
-    const size_t k = t->k, ldx = t->ldx, ldw = t->ldw, ahead_step = t->ahead_step;
+    const size_t k = t->k, ldx = t->ldx, ldw = t->ldw;
     const float *x = t->x;
     for (size_t i = 0; i < k; i++) {
+        if (fetch)
+            __builtin_prefetch(t->ahead + i * t->ahead_step, 0, 3);
         v16 right[TILE_MAX_VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) {
-            if (fetch)
-                __builtin_prefetch(t->ahead[v] + i * ahead_step, 0, 3);
+        for (int v = 0; v < NV; v++)
             right[v] = load_right(dtype, t->w[v], i * ldw);
-        }
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             v16 left = v16_set1(x[(size_t)r * ldx + i]);
@@ -228,8 +227,7 @@ ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, ti
             copy_columns((size_t)R, columns, partial, 16, y + c, ldy);
             t->ldy = ldy;
         }
-        for (int v = 0; v < NV; v++)
-            t->ahead[v] += t->k * t->ahead_step;
+        t->ahead += t->k * t->ahead_step;
     }
 }
 
@@ -254,8 +252,7 @@ ALWAYS_INLINE void run_matmul(const attn_dtype dtype, size_t m, size_t n, size_t
             for (size_t r = 0, rows; r < m; r += rows) {
                 rows = tile_rows(m - r);
                 t.x = x + r * ldx + i;
-                for (int v = 0; v < TILE_MAX_VECTORS; v++)
-                    t.ahead[v] = block + bytes + r * bytes / m;
+                t.ahead = block + bytes + r * bytes / m;
 #define RUN(R) run_block(R, dtype, i == 0, &t, block, panel_bytes, columns, y + r * ldy + c)
                 FOR_ROWS(rows, RUN)
 #undef RUN
@@ -277,10 +274,6 @@ SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
 SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
 SIMD_MATMUL(simd_matmul_q8, ATTN_Q8)
 
-/* Few query vectors wait for memory rather than for arithmetic: the values are fetched beside the
- * keys, and the next segment's keys beside the values. */
-#define FEW_ROWS 4
-
 /* Scores of R query vectors with NV pages. */
 ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, float scale,
                              const tile_call *t)
@@ -288,7 +281,7 @@ ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, 
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
     const v16 factor = v16_set1(scale);
     zero_tile(R, NV, acc);
-    tile(R, NV, dtype, R <= FEW_ROWS, t, acc);
+    tile(R, NV, dtype, false, t, acc);
 #pragma GCC unroll 8
     for (int v = 0; v < NV; v++) {
         v16 key_scales = factor;
@@ -310,10 +303,8 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
     const int NV = TILE_VECTORS(R);
     for (size_t p = 0, n; p < n_pages; p += n) {
         n = p + (size_t)NV <= n_pages ? (size_t)NV : 1;
-        for (size_t v = 0; v < n; v++) {
+        for (size_t v = 0; v < n; v++)
             t->w[v] = blocks[p + v];
-            t->ahead[v] = attn_block_v(dtype, t->k, blocks[p + v]);
-        }
         t->y = s + 16 * p;
         if (n == (size_t)NV)
             run_pages(R, NV, dtype, scale, t);
@@ -327,7 +318,6 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
                      const void *const *blocks, size_t n_pages, float *s, size_t lds) \
     {                                                                                 \
         tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds};        \
-        t.ahead_step = 16 * attn_dtype_size(dtype);                                   \
         for (size_t r = 0, rows; r < m; r += rows) {                                  \
             rows = tile_rows(m - r);                                                  \
             t.x = q + r * head_dim;                                                   \
@@ -353,30 +343,35 @@ static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const 
     }
 }
 
-/* The last columns of pages of values, widened and with zeros up to a vector. */
-static void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t n,
-                       const void *const *blocks, float *tail)
+/* Rows of a page's values of which 16 elements can be read from `column` on without leaving the
+ * block: what follows a row's end counts for nothing. */
+ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
 {
-    const size_t columns = head_dim - column, size = attn_dtype_size(dtype);
-    for (size_t key = 0; key < n; key++) {
-        uint16_t elements[16] = {0};
-        const char *v = attn_block_v(dtype, head_dim, blocks[key / 16]);
-        v += (key % 16 * head_dim + column) * size;
-        if (dtype != ATTN_F32)
-            __builtin_memcpy(elements, v, columns * size);
-        v16_store(tail + 16 * key, dtype == ATTN_F32
-                                       ? v16_load_n((const float *)(const void *)v, columns)
-                                       : load_right(dtype, elements, 0));
+    return (16 * head_dim - column - 16) / head_dim + 1;
+}
+
+/* The last columns of a page's values from row `first` to n, widened. */
+ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t first,
+                              size_t n, const void *values, float *tail)
+{
+    const size_t size = attn_dtype_size(dtype);
+    for (size_t row = first; row < n; row++) {
+        _Alignas(64) char elements[16 * sizeof(float)] = {0};
+        const size_t at = row * head_dim + column;
+        if (row < readable_rows(head_dim, column)) {
+            v16_store(tail + 16 * row, load_right(dtype, values, at));
+            continue;
+        }
+        __builtin_memcpy(elements, (const char *)values + at * size, (head_dim - column) * size);
+        v16_store(tail + 16 * row, load_right(dtype, elements, 0));
     }
 }
 
-/* Adds weighted rows of `columns` values, n of them in `tail`, to so many columns of o. */
-static void mix_tail(size_t m, size_t n, const float *p, size_t ldp, const float *tail,
-                     size_t columns, float *o, size_t ldo)
+/* Adds k weighted rows of values, ldw floats apart, to m rows of 16 sums. */
+static void mix_rows(size_t m, size_t k, const float *p, size_t ldp, const float *values,
+                     size_t ldw, float *sums)
 {
-    float sums[ATTN_QUERY_ROWS * 16] = {0};
-    tile_call t = {.k = n, .ldx = ldp, .w = {tail}, .ldw = 16, .ldy = 16};
-    copy_columns(m, columns, o, ldo, sums, 16);
+    tile_call t = {.k = k, .ldx = ldp, .w = {values}, .ldw = ldw, .ldy = 16};
     for (size_t r = 0, rows; r < m; r += rows) {
         rows = tile_rows(m - r);
         t.x = p + r * ldp;
@@ -391,13 +386,33 @@ static void mix_tail(size_t m, size_t n, const float *p, size_t ldp, const float
         FOR_ROWS(rows, RUN)
 #undef RUN
     }
-    copy_columns(m, columns, sums, 16, o, ldo);
+}
+
+/* The columns from `column` on, fewer than a vector. */
+ALWAYS_INLINE void mix_tail(const attn_dtype dtype, size_t m, size_t n, size_t head_dim,
+                            size_t column, const float *p, size_t ldp, const void *const *blocks,
+                            float *o)
+{
+    float sums[ATTN_QUERY_ROWS * 16] = {0}, tail[16 * 16];
+    const size_t readable = dtype == ATTN_F32 ? readable_rows(head_dim, column) : 0;
+    copy_columns(m, head_dim - column, o + column, head_dim, sums, 16);
+    for (size_t key = 0; key < n; key += 16) {
+        const size_t rows = n - key < 16 ? n - key : 16;
+        const size_t direct = rows < readable ? rows : readable;
+        const void *values = attn_block_v(dtype, head_dim, blocks[key / 16]);
+        if (direct > 0)
+            mix_rows(m, direct, p + key, ldp, (const float *)values + column, head_dim, sums);
+        if (direct == rows)
+            continue;
+        widen_tail(dtype, head_dim, column, direct, rows, values, tail);
+        mix_rows(m, rows - direct, p + key + direct, ldp, tail + 16 * direct, 16, sums);
+    }
+    copy_columns(m, head_dim - column, sums, 16, o + column, head_dim);
 }
 
 /* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */
 ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, tile_call *t,
-                            size_t n, size_t column, const void *const *blocks,
-                            const void *const *next)
+                            size_t n, size_t column, const void *const *blocks)
 {
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
     const float *x = t->x;
@@ -408,32 +423,30 @@ ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, t
         for (int v = 0; v < NV; v++) {
             size_t at = (column + 16 * (size_t)v) * attn_dtype_size(dtype);
             t->w[v] = (const char *)attn_block_v(dtype, t->ldw, blocks[key / 16]) + at;
-            t->ahead[v] = (const char *)next[key / 16] + at;
         }
-        tile(R, NV, dtype, R <= FEW_ROWS, t, acc);
+        tile(R, NV, dtype, false, t, acc);
     }
     t->x = x;
     store_tile(R, NV, t, acc);
 }
 
 ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, size_t n,
-                           size_t head_dim, const void *const *blocks, const void *const *next,
-                           float *o)
+                           size_t head_dim, const void *const *blocks, float *o)
 {
     const int NV = TILE_VECTORS(R);
     for (size_t c = 0, columns; c + 16 <= head_dim; c += columns) {
         columns = c + 16 * (size_t)NV <= head_dim ? 16 * (size_t)NV : 16;
         t->y = o + c;
         if (columns == 16 * (size_t)NV)
-            mix_tile(R, NV, dtype, t, n, c, blocks, next);
+            mix_tile(R, NV, dtype, t, n, c, blocks);
         else
-            mix_tile(R, 1, dtype, t, n, c, blocks, next);
+            mix_tile(R, 1, dtype, t, n, c, blocks);
     }
 }
 
 #define SIMD_MIX(name, dtype)                                                                \
     static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,        \
-                     const void *const *blocks, const void *const *next, float *o)           \
+                     const void *const *blocks, float *o)                                    \
     {                                                                                        \
         float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                      \
         for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                         \
@@ -441,8 +454,6 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
                           attn_block_scales(head_dim, blocks[key / 16]) + 16, weights + key, \
                           ATTN_MIX_KEYS);                                                    \
         tile_call t = {.ldx = ldp, .ldw = head_dim, .ldy = head_dim};                        \
-        t.ahead_step = head_dim * attn_dtype_size(dtype);                                    \
-        next = next == NULL ? blocks : next;                                                 \
         if (dtype == ATTN_Q8) {                                                              \
             p = weights;                                                                     \
             t.ldx = ATTN_MIX_KEYS;                                                           \
@@ -452,14 +463,10 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
             t.x = p + r * t.ldx;                                                             \
             FOR_ROWS(rows, RUN_MIX_##dtype)                                                  \
         }                                                                                    \
-        if (head_dim % 16 != 0) {                                                            \
-            const size_t column = head_dim & ~(size_t)15;                                    \
-            float tail[ATTN_MIX_KEYS * 16];                                                  \
-            widen_tail(dtype, head_dim, column, n, blocks, tail);                            \
-            mix_tail(m, n, p, t.ldx, tail, head_dim - column, o + column, head_dim);         \
-        }                                                                                    \
+        if (head_dim % 16 != 0)                                                              \
+            mix_tail(dtype, m, n, head_dim, head_dim & ~(size_t)15, p, t.ldx, blocks, o);    \
     }
-#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, next, o + r * head_dim)
+#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
 #define RUN_MIX_ATTN_BF16(R) RUN_MIX(R, ATTN_BF16)
 #define RUN_MIX_ATTN_F16(R) RUN_MIX(R, ATTN_F16)

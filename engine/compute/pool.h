@@ -2,7 +2,8 @@
  *
  * A region is a number of independent items. The calling thread works on them too, and waits only
  * for items that a worker has begun, so a worker that the system has put aside delays nobody.
- * Which thread runs which item is left to chance; items must not depend on it.
+ * Each thread begins with a run of neighbouring items and helps others with theirs when it is done;
+ * which thread runs which item is left to chance, and items must not depend on it.
  *
  * Thread: one caller at a time (the scheduler).
  */

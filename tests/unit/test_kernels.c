@@ -519,11 +519,11 @@ static void check_mix(size_t m, size_t n, size_t head_dim, int kind)
             blocks[i] = filled_block((attn_dtype)d, head_dim, all + i * floats, kind);
         float *o = outputs(Y, n_o);
         memcpy(o, start, n_o * sizeof *o);
-        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, blocks, NULL, o);
+        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, blocks, o);
         for (size_t k = 0; k < n_variants; k++) {
             o = outputs(Y2, n_o);
             memcpy(o, start, n_o * sizeof *o);
-            variants[k]->mix[d](m, n, head_dim, p, ldp, blocks, n % 2 ? blocks : NULL, o);
+            variants[k]->mix[d](m, n, head_dim, p, ldp, blocks, o);
             if (!same_outputs(n_o))
                 fail_msg("%s %s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name,
                          attn_dtype_name((attn_dtype)d), m, n, head_dim, kind);
