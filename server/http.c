@@ -77,7 +77,7 @@ struct request {
     bool keep_alive_due;
     unsigned moved_turn; /* the last one in which it got on */
     int64_t started_ms, last_sent_ms, close_at_ms, watch_at_ms;
-    uint64_t received, drained;
+    uint64_t announced, received, drained; /* bytes of the body */
     TAILQ_ENTRY(request) live, to_watch;
 };
 
@@ -344,13 +344,14 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     srv_head head = {.http_1_0 = !strcmp(version, MHD_HTTP_VERSION_1_0)};
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, add_header, &head);
     MHD_get_connection_values_n(connection, MHD_GET_ARGUMENT_KIND, add_param, &head);
+    r->announced = srv_head_content_length(&head);
     srv_admission admission = srv_admit(&r->x, &head, method, path);
     if (admission == SRV_ADMITTED || !srv_head_has_body(&head))
         /* Without a body the reply waits for the second call: one queued now would close. */
         return admission == SRV_BROKEN ? queue_reply(r) : MHD_YES;
     if (admission == SRV_BROKEN || head.expects)
         return queue_reply(r);
-    if (srv_head_content_length(&head) > DRAIN_BYTES)
+    if (r->announced > DRAIN_BYTES)
         answer_raw(r);
     return MHD_YES;
 }
@@ -360,6 +361,8 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t *si
     srv_exchange *x = &r->x;
     size_t n = *size;
     *size = 0;
+    if (!r->received && !x->status && r->announced > n)
+        srv_buf_expect(&x->body, (size_t)r->announced);
     r->received += n;
     if (!x->status) {
         if (r->received > x->app->config->max_body_bytes)
