@@ -337,6 +337,8 @@ def test_accept(own):
         ("*/*", contract.NDJSON),
         ("text/event-stream, */*", contract.SSE),
         (f"{FRAMES}, text/event-stream;q=0.1", FRAMES),
+        (f"{FRAMES};q=0.1, text/event-stream;q=0.2", contract.SSE),
+        (f"{FRAMES};q=0.1, text/event-stream;q=0.2, {contract.NDJSON};q=0.3", contract.NDJSON),
     ]:
         connection = own.send("GET", "/watch", None, {"Accept": accept} if accept else {})
         response = connection.getresponse()
@@ -441,6 +443,7 @@ def test_gap(launch, accept):
         assert lost and len(others) + lost == 6 * 2001 + 11
         assert names(events).count("gap") < 10
         assert dropped(client) >= lost
+        assert all(("tensors" in step) != ("dropped" in step) for step in others if "step" in step)
         # It has caught up: what comes now is complete.
         client.decode(session="a", steps=5)
         fresh = watch.until("step", step=4)
