@@ -488,6 +488,10 @@ def test_sixteen_watchers(layers, sid):
     for events in all_at_once(jobs)[:-1]:
         assert [event["step"] for event in events] == list(range(600))
         assert any("tensors" in event for event in events)
+    # Who did not read is told which steps' tensors it lost.
+    late = [event for event in lazy.until("step", step=599) if event["event"] == "step"]
+    assert all(("tensors" in step) != ("dropped" in step) for step in late)
+    assert "tensors" in late[0] and "dropped" in late[-1]
     after = layers.metrics().get_value("attnd_process_resident_memory_bytes")
     if SLOWDOWN == 1:  # sanitizers have memory of their own
         assert after - before < 128 << 20
