@@ -87,10 +87,18 @@ bool srv_buf_puts(srv_buf *b, const char *text)
 
 bool srv_buf_printf(srv_buf *b, const char *format, ...)
 {
+    /* Printed where it goes, if there is room already. */
+    const size_t room = b->failed ? 0 : b->cap - b->len;
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(room ? b->data + b->len : NULL, room, format, args);
     va_end(args);
+    if (n >= 0 && (size_t)n < room && (size_t)n <= b->limit - b->len) {
+        b->len += (size_t)n;
+        return true;
+    }
+    if (room)
+        b->data[b->len] = '\0';
     char *to = n < 0 ? NULL : srv_buf_reserve(b, (size_t)n);
     if (!to) {
         b->failed = true;
