@@ -106,8 +106,10 @@ static const char *read_fields(const srv_json_value *v, srv_trace *t)
         return "dtype";
     t->top_k = v[TOP_K].present ? v[TOP_K].integer : 0;
     t->capture = t->show;
-    if (t->top_k)
+    if (t->top_k && !(t->show.tensors >> ATTN_TENSOR_PATTERN & 1)) {
         t->capture.tensors |= 1u << ATTN_TENSOR_PATTERN;
+        t->capture.last_rows |= 1u << ATTN_TENSOR_PATTERN;
+    }
     return t->capture.tensors ? NULL : "tensors";
 }
 

@@ -100,7 +100,7 @@ function render() {
       const pooled = poolColumns(lane.bytes, lane.rows, columns, MOST_COLUMNS);
       map.set({ rows: lane.rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 20,
         height: lane.rows === 1 ? 16 : Math.min(96, Math.max(40, 4 * lane.rows)),
-        newest: Math.floor((n - focus.newest) / pooled.size), end: Math.ceil(n / pooled.size),
+        newest: Math.floor(Math.min(focus.fresh, n) / pooled.size), end: focus.fresh < n ? Math.ceil(n / pooled.size) : 0,
         describe: (row, column) => describe(what, h, row, column, pooled.size, lane.rows) });
     }
   }
@@ -115,7 +115,7 @@ function renderSummary(n, layers, kvHeads, heads, dim) {
   const used = 2 * layers * kvHeads * each * n;
   setText(summary, t('cache.bytes', { used: bytes(used), exact: used, layers, kvHeads, each, n, dtype,
     mha: bytes((used * heads) / kvHeads), times: number(heads / kvHeads), pages: bytes(focus.info.kv.bytes) }));
-  summary.dataset.bytes = String(used);
+  Object.assign(summary.dataset, { bytes: used, pages: focus.info.kv.bytes });
 }
 
 function describe(what, head, row, column, size, rows) {

@@ -483,11 +483,16 @@ def test_too_large(many_heads):
     error = client.get(path("m", PATTERN, q="0:23")).error(413, "tensor_too_large")
     assert error["details"]["bytes"] == 23 * 23 * 128 * 4
     assert get_json(client, "m", PATTERN, q="0:22")[0].shape == (128, 22, 22)
-    error = client.post(
-        "/prefill", {"session": "n", "inputs": rows(200), "trace": {"top_k": 1}, "model": "many"}
-    ).error(413, "tensor_too_large", "trace")
+    body = {"session": "n", "inputs": rows(200), "model": "many"}
+    whole = {"tensors": ["hook_pattern"], "top_k": 1}
+    error = client.post("/prefill", body | {"trace": whole}).error(413, "tensor_too_large", "trace")
     assert error["details"]["bytes"] == 200 * 200 * 128 * 4
     assert not client.exists("n")
+    # The strongest keys need the last row alone.
+    reply = client.post("/prefill", body | {"trace": {"top_k": 1}}).ok()
+    row, _ = get(client, "n", PATTERN, q="199:200")
+    assert [top["keys"][0] for top in reply["top_k"]] == row[:, 0].argmax(axis=1).tolist()
+    client.delete("n")
     assert client.totals() == before
 
 
