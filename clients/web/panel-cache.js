@@ -13,7 +13,7 @@ const MOST_COLUMNS = 1024;
 const lanes = el('div', { class: 'lanes' });
 const readout = el('p', { class: 'readout', testid: 'cache-readout' });
 const summary = el('p', { class: 'note', testid: 'cache-bytes' });
-const spark = el('canvas', { class: 'spark', 'aria-hidden': 'true', height: '40', width: '256' });
+const spark = el('canvas', { class: 'spark', 'aria-hidden': 'true', height: '40', width: '256', hidden: true });
 /** @type {{key: Heatmap, value: Heatmap, label: HTMLElement}[]} */
 let groups = [];
 let groupsOf = '';
@@ -85,6 +85,7 @@ function render() {
     groupsOf = '';
     setText(summary, '');
     setText(readout, '');
+    spark.hidden = true;
     return;
   }
   const { num_key_value_heads: kvHeads, head_dim: dim, num_attention_heads: heads, num_hidden_layers: layers } = focus.model;
@@ -137,7 +138,8 @@ function drawSpark(what, head, column) {
   const context = spark.getContext('2d');
   const { width, height } = spark;
   context.clearRect(0, 0, width, height);
-  if (column >= focus.cached) return;
+  spark.hidden = column >= focus.cached;
+  if (spark.hidden) return;
   const largest = Math.max(1e-30, ...row.map(Math.abs));
   context.fillStyle = getComputedStyle(spark).color;
   row.forEach((x, i) => {

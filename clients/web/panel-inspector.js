@@ -126,7 +126,7 @@ function renderChecks() {
     const ok = difference <= tolerance;
     return el('li', { class: ok ? 'ok' : 'bad', testid: `check-${name}`, data: { ok: String(ok) } },
       el('span', { class: 'tick', 'aria-hidden': 'true', text: ok ? '✓' : '✗' }),
-      el('span', { text: t(`inspector.check.${name}`, { difference: difference.toExponential(1), tolerance, verdict: t(ok ? 'inspector.same' : 'inspector.differs') }) }));
+      el('span', { text: t(`inspector.check.${name}`, { difference: difference.toExponential(1), tolerance: tolerance.toExponential(0), verdict: t(ok ? 'inspector.same' : 'inspector.differs') }) }));
   }));
 }
 

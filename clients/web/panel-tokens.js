@@ -17,6 +17,7 @@ const sums = el('p', { class: 'note', testid: 'key-sum' });
 const layers = el('span', {});
 const live = button('tokens.live', () => setQuery(null), { testid: 'follow', 'aria-pressed': 'true' });
 let layersOf = '';
+let scrolledTo = -1;
 
 export function tokens() {
   const { root } = panel('tokens', 'tokens.title', { controls: [
@@ -94,6 +95,11 @@ function render() {
   setText(before, first > 0 ? `… ${first}` : '');
   while (strip.childElementCount - 1 > window.length) strip.lastElementChild.remove();
   window.forEach((piece, i) => updateToken(strip.children[i + 1] ?? strip.appendChild(el('button', { type: 'button', class: 'token' })), piece, query, weights));
+  if (query !== scrolledTo) {
+    scrolledTo = query;
+    const current = strip.querySelector('[aria-current]');
+    if (current) strip.scrollTop += Math.max(0, current.offsetTop + current.offsetHeight - strip.scrollTop - strip.clientHeight) - Math.max(0, strip.scrollTop - current.offsetTop);
+  }
   renderSums(query);
 }
 

@@ -4,6 +4,9 @@ import { state, touch } from './state.js';
 /** Sessions that changed since the wall was drawn. @type {Set<string>} */
 export const changed = new Set();
 
+/** Forks that this page makes to look at: nothing to show. @type {Set<string>} */
+export const unseen = new Set();
+
 const IDLE_AFTER_MS = 900;
 const GONE_FOR_MS = 4000;
 const ENDS = { deleted: 'deleted', expired: 'expired' };
@@ -61,6 +64,10 @@ export function onSessionEvent(event) {
     return;
   }
   if (!event.session) return;
+  if (unseen.has(event.session)) {
+    if (ENDS[event.event]) unseen.delete(event.session);
+    return;
+  }
   if (ENDS[event.event]) {
     const known = state.sessions.get(event.session);
     if (known) end(known, ENDS[event.event]);
