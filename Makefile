@@ -73,7 +73,7 @@ TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(sort $(wildcard tests/unit/*.c)))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZED_SOURCES := $(call find_sources,engine/base engine/model server/json) \
     engine/compute/rope.c server/buf.c
-BENCH_SUPPORT := tests/bench/machine_limits.c
+BENCH_SUPPORT := tests/bench/machine_limits.c tests/bench/bench_model.c
 ECHO_SOURCES := tests/bench/echo_engine.c
 TORTURE_SOURCES := tests/torture/failing.c
 BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard tests/bench/*.c)))

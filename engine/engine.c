@@ -108,9 +108,19 @@ static attn_status load_models(attn_engine *engine, const attn_options *options,
     return status;
 }
 
-static void tell_expired(void *ctx, const attn_session *session)
+/* The table's listener: passes events on to the observer, with what the session is after them. */
+static void tell_observer(void *ctx, const attn_session *session, attn_event *event)
 {
-    attn_engine_tell(ctx, session, &(attn_event){.kind = ATTN_EVENT_EXPIRED});
+    const attn_engine *engine = ctx;
+    if (!engine->observing)
+        return;
+    event->session = session->id;
+    event->model = session->model->name;
+    if (event->kind != ATTN_EVENT_DELETED && event->kind != ATTN_EVENT_EXPIRED) {
+        event->length = session->length;
+        event->kv_bytes = session->n_pages * attn_page_kv_bytes(session->pages);
+    }
+    engine->observer.event(engine->observer.ctx, event);
 }
 
 static attn_status start_compute(attn_engine *engine, attn_error *err)
@@ -120,7 +130,7 @@ static attn_status start_compute(attn_engine *engine, attn_error *err)
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory");
     for (size_t i = 0; i < engine->n_models; i++)
         models[i] = engine->models[i].model;
-    engine->sessions = attn_sessions_create(engine->options.max_sessions, tell_expired, engine);
+    engine->sessions = attn_sessions_create(engine->options.max_sessions, tell_observer, engine);
     engine->pool = attn_pool_create(engine->options.n_threads);
     if (engine->pool != NULL)
         engine->forward =
@@ -336,10 +346,9 @@ attn_status attn_session_delete(attn_engine *engine, const char *id, attn_error 
     if (ours) {
         end_job(engine, session);
         attn_session_give_back(session);
-        attn_engine_tell(engine, session, &(attn_event){.kind = ATTN_EVENT_DELETED});
     }
     attn_sessions_unreference(engine->sessions, session);
-    /* Jobs that waited for it learn of its end. */
+    /* Jobs that waited for it, or looked into it, learn of its end. */
     attn_scheduler_kick(engine->scheduler);
     return ours ? ATTN_OK : attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
 }
@@ -411,7 +420,7 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
     }
     status = attn_session_share(session, held, at, fork, err);
     if (status == ATTN_OK)
-        status = attn_sessions_insert(engine->sessions, fork, NULL, err);
+        status = attn_sessions_insert(engine->sessions, fork, NULL, session->id, err);
     if (status != ATTN_OK) {
         attn_session_free(fork);
         if (status == ATTN_E_SESSION_EXISTS)
@@ -420,7 +429,6 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
     }
     engine->sessions_created++;
     engine->n_mortal += fork->ttl_s > 0;
-    attn_engine_tell(engine, fork, &(attn_event){.kind = ATTN_EVENT_FORKED, .from = session->id});
     release(engine, fork, info);
     return ATTN_OK;
 }
@@ -532,13 +540,8 @@ void attn_engine_observe(attn_engine *engine, bool on)
 
 void attn_engine_tell(attn_engine *engine, const attn_session *session, attn_event *event)
 {
-    if (!engine->observing)
-        return;
-    event->session = session->id;
-    event->model = session->model->name;
-    event->length = session->length;
-    event->kv_bytes = session->n_pages * attn_page_kv_bytes(session->pages);
-    engine->observer.event(engine->observer.ctx, event);
+    if (engine->observing)
+        attn_sessions_tell(engine->sessions, session, event);
 }
 
 /* ------------------------------------------------------------------------------------- text */
@@ -678,6 +681,7 @@ void attn_engine_stats(const attn_engine *engine, attn_stats *stats)
         .tensor_in_flight = engine->n_in_flight[ATTN_JOB_TENSOR],
         .sessions_created = engine->sessions_created,
         .sessions_expired = attn_sessions_expired(engine->sessions),
+        .trace_bytes = attn_trace_all_bytes(),
         .batch_size = &engine->batch_size,
         .queue_seconds = &engine->queue_seconds,
         .ttft_seconds = &engine->ttft_seconds,

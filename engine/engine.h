@@ -290,6 +290,9 @@ typedef enum attn_tensor_kind {
 #define ATTN_TENSOR_NAME_MAX 64
 /* The most bytes that one request may look at, for all its tensors, of one step. */
 #define ATTN_TRACE_BYTES_MAX ((uint64_t)16 << 20)
+/* The most bytes of all traces that there are at once, in the process: what a job asks for past that
+ * ends with NO_MEMORY, what an observer wants is not captured. */
+#define ATTN_TRACES_BYTES_MAX ((uint64_t)1 << 30)
 /* Layers and heads past these cannot be chosen. */
 #define ATTN_CHOICE_MAX 256
 
@@ -327,7 +330,8 @@ typedef struct attn_selection {
     uint32_t tensors;             /* bit 1 << attn_tensor_kind */
     bool some_layers, some_heads; /* else all */
     attn_choice layers;
-    attn_choice heads; /* query heads; of tensors with KV heads, those that these read */
+    attn_choice heads;  /* query heads; of tensors with KV heads, those that these read */
+    uint32_t last_rows; /* of these of the tensors only the last position's row */
 } attn_selection;
 
 /* Whether a model (an index) has all that. Errors: TENSOR_NOT_FOUND (`param`: "tensors", "layers",
@@ -386,14 +390,17 @@ typedef struct attn_event {
     uint32_t token;
     const char *text; /* NULL: no tokenizer */
     size_t text_len;
-    attn_trace *trace; /* STEP: what `wants` asked for, or NULL */
+    attn_trace
+        *trace; /* STEP: what `wants` asked for; NULL: it did not, or there was no time or memory */
 } attn_event;
 
 /* Who is told. Callbacks must not block nor call back into the engine; they run on any thread, those
  * of one session's steps on the scheduler's.
- * event: something happened.
+ * event: something happened. What is told of one id is in order, and a session's end is the last of
+ *        it. A lock of the session table may be held meanwhile.
  * wants: asked before a decode step of a session is computed: fills the selection and returns true
- *        if the step's tensors are wanted. */
+ *        if the step's tensors are wanted. While others have work, captures get a quarter of the
+ *        time; what is wanted past that is not captured. */
 typedef struct attn_observer {
     void *ctx;
     void (*event)(void *ctx, const attn_event *event);
@@ -558,9 +565,9 @@ typedef struct attn_result {
  * Errors: INVALID, CONTEXT_LENGTH, TOKEN_RANGE, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
  * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
  * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, TENSOR_NOT_FOUND, TENSOR_TOO_LARGE,
- * NO_MEMORY. A TENSOR job keeps nobody busy: it looks at a copy-on-write snapshot of the positions
- * before its last query or key, so what happens to the session meanwhile does not touch it.
- * May block for the copy of one page, and of a cache tensor.
+ * NO_MEMORY. A TENSOR job keeps nobody busy and takes nothing of the budget: it reads the committed
+ * positions in place. When these go meanwhile, it ends with the error LENGTH_MISMATCH or
+ * SESSION_NOT_FOUND. May block for the copy of one page.
  * Cost: allocates the job, the page table's growth and the kept output rows; never more than in
  * proportion to what the request declares, after the budget agreed. */
 ATTN_MUST_CHECK attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
@@ -599,7 +606,8 @@ typedef struct attn_stats {
     uint64_t queue_depth; /* admitted, not started */
     uint64_t prefill_in_flight, decode_in_flight, verify_in_flight, tensor_in_flight;
     uint64_t sessions_created, sessions_expired;
-    const attn_histogram *batch_size;    /* rows in a batch, from 1 */
+    uint64_t trace_bytes;             /* of all traces there are: what jobs and observers look at */
+    const attn_histogram *batch_size; /* rows in a batch, from 1 */
     const attn_histogram *queue_seconds; /* submission to first batch, from 1e-5 */
     const attn_histogram *ttft_seconds;  /* submission to first output, from 1e-5 */
     const attn_histogram *step_seconds;  /* between decode steps of a job, from 1e-5 */

@@ -36,8 +36,8 @@ struct attn_engine {
     attn_histogram batch_size, queue_seconds, ttft_seconds, step_seconds;
 };
 
-/* Tells the observer, if it listens, of something that happened to a session; fills in what it is
- * now. Any thread; no lock of the engine may be held. */
+/* Tells the observer, if it listens, of something that happened to a session, unless that has been
+ * removed meanwhile. Any thread; no lock of the engine may be held. */
 void attn_engine_tell(attn_engine *engine, const attn_session *session, attn_event *event);
 
 #endif

@@ -37,7 +37,8 @@ export async function call(method, path, body, options) {
 
 export const getModels = () => call('GET', '/models');
 export const getSession = (id) => call('GET', `/sessions/${id}`);
-export const getTokens = (id) => call('GET', `/sessions/${id}/tokens`);
+export const getTokens = (id, options) => call('GET', `/sessions/${id}/tokens`, undefined, options);
+export const getText = async (path) => (await send('GET', path, undefined, { accept: 'text/plain' })).text();
 export const detokenize = async (model, tokens) => (await call('POST', '/detokenize', { model, tokens })).text;
 
 /**

@@ -2,7 +2,7 @@
 //
 // The cache of the chosen layer grows here as it grows there: a step's own tensors are appended when
 // they arrive in order; whatever is missing (a prefill, frames left out, a reconnect) is fetched.
-import { ApiError, getSession, getTensor, getTokens } from './api.js';
+import { ApiError, getSession, getTensor, getText, getTokens } from './api.js';
 import { sqrtByte } from './colors.js';
 import { parseBase64 } from './safetensors.js';
 import { state, touch } from './state.js';
@@ -24,13 +24,14 @@ const CHUNK_POSITIONS = 4096;
  * @property {number} cached positions of key and value
  * @property {Float32Array} key [cached, kv_heads, head_dim]
  * @property {Float32Array} value the same
- * @property {number} newest how many positions the last event added
+ * @property {number} fresh what stands from here on came with the last event; nothing: Infinity
  * @property {number[]} tokens
  * @property {number} prompt tokens that came by prefill, as far as this page saw it
  * @property {{query: number, data: Float32Array} | null} row weights [heads, query + 1] of the query shown
  * @property {Uint8Array[]} history by query - historyFrom: [heads, query + 1] bytes
  * @property {number} historyFrom
- * @property {{at: number, length: number, kind: string, ms: number, n: number}[]} timeline
+ * @property {{at: number, length: number, kind: string, ms: number | null, n: number}[]} timeline
+ *   events since this page looks; ms: what the server took for a step at that time, once it is known
  * @property {{length: number, ms: number}[]} recomputed what verify took
  * @property {{position: number, chosen: number | null, list: any[]} | null} top
  */
@@ -60,9 +61,23 @@ function cacheWidth() {
   return focus.model.num_key_value_heads * focus.model.head_dim;
 }
 
-/** Chooses a session, or none. */
-export async function chooseSession(id, view = {}) {
+/** Ends loads that nobody waits for any more. */
+let loads = new AbortController();
+function abortLoads() {
+  loads.abort();
+  loads = new AbortController();
+}
+export const loading = () => loads.signal;
+
+/**
+ * Chooses a session, or none.
+ * @param {string | null} id
+ * @param {object} [view] where to look
+ * @param {number} [fresh] what is new of it
+ */
+export async function chooseSession(id, view = {}, fresh = Infinity) {
   if (focus?.session === id && focus.status === 'ok' && !Object.keys(view).length) return;
+  abortLoads();
   if (!id) {
     focus = null;
     touch('focus', 'cache', 'row', 'history', 'tokens', 'timeline');
@@ -71,8 +86,8 @@ export async function chooseSession(id, view = {}) {
   }
   const mine = {
     session: id, model: null, length: 0, status: 'loading', reason: '', info: null, cached: 0,
-    key: new Float32Array(0), value: new Float32Array(0), newest: 0, tokens: [], prompt: 0, row: null,
-    history: [], historyFrom: 0, timeline: [], recomputed: [], top: null, lastEvent: 0,
+    key: new Float32Array(0), value: new Float32Array(0), fresh, tokens: [], prompt: 0, row: null,
+    history: [], historyFrom: 0, timeline: [], recomputed: [], top: null, missed: false,
   };
   focus = /** @type {any} */ (mine);
   Object.assign(state.view, { query: null, key: 0, keys: new Set(), hidden: new Set() }, view);
@@ -90,23 +105,37 @@ export async function chooseSession(id, view = {}) {
     if (mine.model.num_attention_heads > 16 && !v.hidden.size) {
       for (let h = 8; h < mine.model.num_attention_heads; h++) v.hidden.add(h);
     }
-    mine.timeline.push({ at: performance.now(), length: info.length, kind: 'start', ms: 0, n: 0 });
+    mine.timeline.push({ at: performance.now(), length: info.length, kind: 'start', ms: null, n: 0 });
   } catch (error) {
-    if (focus === mine) failFocus(error);
+    if (focus !== mine) return;
+    failFocus(error);
+    if (mine.missed) chooseSession(id, view, 0); // it was made while the answer was under way
     return;
   }
   resetPieces();
   rewatch();
+  countSteps();
   touch('focus', 'timeline');
-  syncAll();
+  if (mine.missed) refreshFocus();
+  else syncAll();
 }
 
 function failFocus(error) {
   const gone = error instanceof ApiError && error.code === 'session_not_found';
   focus.status = gone ? 'gone' : 'failed';
   focus.reason = gone ? 'deleted' : error.message;
+  abortLoads();
   touch('focus');
   rewatch();
+}
+
+/** Before this page deletes the session: nothing more is asked of it. */
+export function endFocus() {
+  if (!focus) return;
+  focus.status = 'gone';
+  focus.reason = 'deleted';
+  abortLoads();
+  touch('focus');
 }
 
 /** Chooses a layer: all tensors are another layer's. */
@@ -125,6 +154,7 @@ function forgetTensors() {
   focus.history = [];
   focus.historyFrom = 0;
   generation++;
+  abortLoads();
 }
 
 /** Goes to a position; null: follows the newest. */
@@ -153,7 +183,12 @@ async function runLoader(kind, work) {
     while (focus === mine && focus?.status === 'ok' && (todo || running.get(kind))) {
       const at = generation;
       running.set(kind, false);
-      todo = await work(() => focus === mine && at === generation);
+      try {
+        todo = await work(() => focus === mine && at === generation);
+      } catch (error) {
+        if (error.name !== 'AbortError') throw error;
+        todo = at !== generation;
+      }
     }
   } catch (error) {
     /* A tensor request races with truncate and delete: events tell the rest. */
@@ -186,7 +221,6 @@ function appendCache(from, n, key, value) {
   focus.key.set(key, from * width);
   focus.value.set(value, from * width);
   focus.cached = from + n;
-  focus.newest = n;
   touch('cache');
 }
 
@@ -197,7 +231,7 @@ const syncCache = () => runLoader('cache', async (valid) => {
   const range = { k: `${from}:${to}` };
   const name = `past_key_values.${state.view.layer}`;
   const [key, value] = await Promise.all([
-    getTensor(focus.session, `${name}.key`, range), getTensor(focus.session, `${name}.value`, range)]);
+    getTensor(focus.session, `${name}.key`, range, { signal: loads.signal }), getTensor(focus.session, `${name}.value`, range, { signal: loads.signal })]);
   if (valid() && focus.cached === from) appendCache(from, to - from, key.data, value.data);
   return true;
 });
@@ -205,7 +239,7 @@ const syncCache = () => runLoader('cache', async (valid) => {
 const syncRow = () => runLoader('row', async (valid) => {
   const query = shownQuery();
   if (query < 0 || focus.row?.query === query) return false;
-  const tensor = await getTensor(focus.session, `blocks.${state.view.layer}.attn.hook_pattern`, { q: `${query}:${query + 1}` });
+  const tensor = await getTensor(focus.session, `blocks.${state.view.layer}.attn.hook_pattern`, { q: `${query}:${query + 1}` }, { signal: loads.signal });
   if (valid() && (!focus.row || shownQuery() === query)) {
     focus.row = { query, data: /** @type {Float32Array} */ (tensor.data) };
     touch('row');
@@ -226,7 +260,7 @@ export const syncHistory = () => runLoader('history', async (valid) => {
   const chunk = Math.max(1, Math.floor((8 << 20) / (4 * heads * Math.max(1, focus.length))));
   const to = Math.min(focus.length, from + chunk);
   if (to <= from) return false;
-  const tensor = await getTensor(focus.session, `blocks.${state.view.layer}.attn.hook_pattern`, { q: `${from}:${to}`, dtype: 'U8' });
+  const tensor = await getTensor(focus.session, `blocks.${state.view.layer}.attn.hook_pattern`, { q: `${from}:${to}`, dtype: 'U8' }, { signal: loads.signal });
   if (!valid() || focus.historyFrom + focus.history.length !== from) return true;
   const [, rows, keys] = tensor.shape;
   for (let r = 0; r < rows; r++) {
@@ -241,7 +275,7 @@ export const syncHistory = () => runLoader('history', async (valid) => {
 
 const syncTokens = () => runLoader('tokens', async (valid) => {
   if (focus.model.model_type === 'attention' || focus.tokens.length === focus.length) return false;
-  const { tokens } = await getTokens(focus.session);
+  const { tokens } = await getTokens(focus.session, { signal: loads.signal });
   if (!valid()) return true;
   focus.tokens = tokens;
   touch('tokens');
@@ -254,22 +288,32 @@ const syncTokens = () => runLoader('tokens', async (valid) => {
 
 /** Takes an event of the chosen session in. */
 export function onFocusEvent(event) {
-  if (!focus || event.session !== focus.session || focus.status === 'loading') return;
+  if (!focus || event.session !== focus.session) return;
+  if (focus.status === 'loading') {
+    focus.missed = true;
+    return;
+  }
   switch (event.event) {
     case 'deleted':
     case 'expired':
       focus.status = 'gone';
       focus.reason = event.event;
+      abortLoads();
       touch('focus');
       return;
     case 'created':
-      chooseSession(focus.session, { layer: state.view.layer });
+    case 'forked':
+      chooseSession(focus.session, { layer: state.view.layer }, 0);
       return;
     case 'truncated':
       cutTo(event.length);
       break;
     case 'prefill':
     case 'step':
+      if (event.dropped) {
+        state.bare += event.dropped;
+        touch('link');
+      }
       if (event.length > focus.length || event.event === 'step') extend(event);
       break;
     default:
@@ -282,24 +326,24 @@ export function onFocusEvent(event) {
 
 function cutTo(length) {
   generation++;
+  abortLoads();
   focus.length = length;
   focus.cached = Math.min(focus.cached, length);
   focus.tokens.length = Math.min(focus.tokens.length, length);
   focus.row = null;
-  focus.newest = 0;
+  focus.fresh = Infinity;
   focus.history.length = Math.max(0, Math.min(focus.history.length, length - focus.historyFrom));
-  focus.timeline.push({ at: performance.now(), length, kind: 'truncate', ms: 0, n: 0 });
+  focus.timeline.push({ at: performance.now(), length, kind: 'truncate', ms: null, n: 0 });
   if (state.view.query !== null && state.view.query >= length) state.view.query = null;
   touch('cache', 'row', 'history', 'tokens');
 }
 
 function extend(event) {
-  const now = performance.now();
-  const n = event.length - focus.length;
   if (event.length < focus.length) return;
-  focus.timeline.push({ at: now, length: event.length, kind: event.event, ms: focus.lastEvent ? now - focus.lastEvent : 0, n: Math.max(1, n) });
+  focus.timeline.push({ at: performance.now(), length: event.length, kind: event.event, ms: null, n: Math.max(1, event.length - focus.length) });
   if (focus.timeline.length > 2000) focus.timeline.splice(0, 1000);
-  focus.lastEvent = now;
+  if (event.event === 'step') timeSteps();
+  focus.fresh = focus.length;
   focus.length = event.length;
   if (event.token !== undefined && focus.tokens.length === event.position) {
     focus.tokens.push(event.token);
@@ -307,6 +351,44 @@ function extend(event) {
     updatePieces();
   }
   if (event.tensors) takeTensors(event);
+}
+
+const untimed = (one) => one?.timeline.filter((event) => event.kind === 'step' && event.ms === null) ?? [];
+
+/** What the server counted when it was last asked. @type {{seconds: number, steps: number} | null} */
+let counted = null;
+async function countSteps() {
+  const text = await getText('/metrics').catch(() => ''); // the watch says what is the matter
+  const number = (name) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]);
+  counted = { seconds: number('attnd_step_seconds_sum'), steps: number('attnd_step_seconds_count') };
+}
+
+let timing = false;
+/**
+ * Asks the server, once a second while the session decodes, how long a decode step takes: the mean of
+ * all requests since it was last asked. When events arrive here says little about that.
+ */
+async function timeSteps() {
+  if (timing) return;
+  timing = true;
+  for (let wait = 300; untimed(focus).length; wait = 1000) {
+    await new Promise((done) => setTimeout(done, wait));
+    const steps = untimed(focus);
+    const before = counted;
+    await countSteps();
+    const n = before ? counted.steps - before.steps : 0;
+    /* A request of one step has none to count from: the time stays unknown. */
+    for (const one of steps) one.ms = n > 0 ? (1000 * (counted.seconds - before.seconds)) / n : NaN;
+    touch('timeline');
+  }
+  timing = false;
+}
+
+/** A run that this page drove has ended: the server says what its steps took. */
+export function timeRun(session, steps, ms) {
+  if (focus?.session !== session || !steps) return;
+  for (const one of focus.timeline.filter((event) => event.kind === 'step').slice(-steps)) one.ms = ms / steps;
+  touch('timeline');
 }
 
 /** A step's own tensors, if they continue what is here. */

@@ -70,7 +70,7 @@ export class Heatmap {
       this.fresh.style.left = `${(100 * picture.newest) / columns}%`;
       this.fresh.style.width = `${(100 * (picture.end - picture.newest)) / columns}%`;
     }
-    if (document.activeElement === this.root) this.#show(false);
+    if (!this.mark.hidden) this.#show(false);
   }
 
   /** Moves the active cell. */

@@ -3,7 +3,7 @@ import { el, fill, setText, button } from './dom.js';
 import { language, setLanguage, t } from './i18n.js';
 import { bytes, count } from './format.js';
 import { focus } from './focus.js';
-import { frameRate, state, subscribe, touch } from './state.js';
+import { loweredRate, state, subscribe, touch } from './state.js';
 
 const model = el('p', { class: 'model-card', testid: 'model-card' });
 const gauge = el('div', { class: 'gauge', role: 'meter', i18nLabel: 'bar.gauge', 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': '0', testid: 'gauge' },
@@ -38,7 +38,7 @@ export function bar({ onHelp }) {
         button('bar.help', onHelp, { testid: 'help' }))),
     el('div', { class: 'bar-facts' }, model, el('div', { class: 'bar-memory' }, gauge, gaugeText), work),
     link);
-  subscribe(['totals', 'sessions', 'focus', 'lang', 'models'], render);
+  subscribe(['totals', 'focus', 'lang', 'models'], render);
   subscribe(['link', 'lang', 'totals'], renderLink);
   return root;
 }
@@ -73,7 +73,10 @@ function renderLink() {
   if (status === 'live') {
     parts.push(t('link.live'));
     if (state.dropped) parts.push(t('link.dropped', { n: count(state.dropped) }));
-    if (frameRate() < 20) parts.push(t('link.slow', { fps: frameRate() }));
+    if (state.bare) parts.push(t('link.bare', { n: count(state.bare) }));
+    const lowered = loweredRate();
+    link.dataset.slow = String(lowered !== null);
+    if (lowered !== null) parts.push(t('link.slow', { fps: lowered }));
   } else {
     parts.push(t(`link.${status}`));
     if (state.linkError && state.linkError.code !== 'unreachable') parts.push(state.linkError.message);

@@ -13,7 +13,7 @@ const MOST_COLUMNS = 1024;
 const lanes = el('div', { class: 'lanes' });
 const readout = el('p', { class: 'readout', testid: 'cache-readout' });
 const summary = el('p', { class: 'note', testid: 'cache-bytes' });
-const spark = el('canvas', { class: 'spark', 'aria-hidden': 'true', height: '40', width: '256' });
+const spark = el('canvas', { class: 'spark', 'aria-hidden': 'true', height: '40', width: '256', hidden: true });
 /** @type {{key: Heatmap, value: Heatmap, label: HTMLElement}[]} */
 let groups = [];
 let groupsOf = '';
@@ -85,6 +85,7 @@ function render() {
     groupsOf = '';
     setText(summary, '');
     setText(readout, '');
+    spark.hidden = true;
     return;
   }
   const { num_key_value_heads: kvHeads, head_dim: dim, num_attention_heads: heads, num_hidden_layers: layers } = focus.model;
@@ -100,7 +101,7 @@ function render() {
       const pooled = poolColumns(lane.bytes, lane.rows, columns, MOST_COLUMNS);
       map.set({ rows: lane.rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 20,
         height: lane.rows === 1 ? 16 : Math.min(96, Math.max(40, 4 * lane.rows)),
-        newest: Math.floor((n - focus.newest) / pooled.size), end: Math.ceil(n / pooled.size),
+        newest: Math.floor(Math.min(focus.fresh, n) / pooled.size), end: focus.fresh < n ? Math.ceil(n / pooled.size) : 0,
         describe: (row, column) => describe(what, h, row, column, pooled.size, lane.rows) });
     }
   }
@@ -115,7 +116,7 @@ function renderSummary(n, layers, kvHeads, heads, dim) {
   const used = 2 * layers * kvHeads * each * n;
   setText(summary, t('cache.bytes', { used: bytes(used), exact: used, layers, kvHeads, each, n, dtype,
     mha: bytes((used * heads) / kvHeads), times: number(heads / kvHeads), pages: bytes(focus.info.kv.bytes) }));
-  summary.dataset.bytes = String(used);
+  Object.assign(summary.dataset, { bytes: used, pages: focus.info.kv.bytes });
 }
 
 function describe(what, head, row, column, size, rows) {
@@ -137,7 +138,8 @@ function drawSpark(what, head, column) {
   const context = spark.getContext('2d');
   const { width, height } = spark;
   context.clearRect(0, 0, width, height);
-  if (column >= focus.cached) return;
+  spark.hidden = column >= focus.cached;
+  if (spark.hidden) return;
   const largest = Math.max(1e-30, ...row.map(Math.abs));
   context.fillStyle = getComputedStyle(spark).color;
   row.forEach((x, i) => {

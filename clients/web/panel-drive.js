@@ -3,7 +3,7 @@ import { call, curlLine, stream } from './api.js';
 import { el, field, fill, panel, select, setText, button } from './dom.js';
 import { onLanguage, t } from './i18n.js';
 import { milliseconds } from './format.js';
-import { chooseSession, focus } from './focus.js';
+import { chooseSession, endFocus, focus, timeRun } from './focus.js';
 import { state, subscribe, touch } from './state.js';
 import { announce } from './live.js';
 
@@ -207,7 +207,7 @@ const prefill = () => attempt(async () => {
   const reply = await call('POST', '/prefill', body);
   say(t('drive.prefilled', { n: reply.appended, length: reply.length, ms: milliseconds(reply.timing.compute_ms) }));
   log.textContent = body.text ?? '';
-  await chooseSession(reply.session);
+  await chooseSession(reply.session, {}, reply.length - reply.appended);
   if (reply.next && focus) {
     focus.top = { position: reply.length, chosen: null, list: reply.next };
     touch('top');
@@ -225,6 +225,7 @@ export const decode = (steps) => attempt(async () => {
   const start = performance.now();
   await stream('POST', '/decode', body, (event) => {
     if (event.done) {
+      timeRun(body.session, event.steps, event.timing.compute_ms);
       say(event.error ? `${event.error.code} ${event.error.message}` : t('drive.done', { steps: event.steps, length: event.length, reason: t(`reason.${event.reason}`), seed: event.seed ?? '-', rate: (1000 * n / (performance.now() - start)).toFixed(0) }), Boolean(event.error));
       return;
     }
@@ -254,6 +255,7 @@ const truncate = () => attempt(async () => {
 });
 
 const remove = () => attempt(async () => {
+  if (focus?.session === target()) endFocus();
   await call('DELETE', `/sessions/${target()}`);
   say(t('drive.deleted'));
 });

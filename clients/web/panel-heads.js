@@ -7,7 +7,7 @@ import { weightByte } from './colors.js';
 import { focus, setQuery, shownQuery, syncHistory } from './focus.js';
 import { Heatmap, poolColumns } from './heatmap.js';
 import { labelOf } from './pieces.js';
-import { state, setView, subscribe } from './state.js';
+import { state, setView, subscribe, touch } from './state.js';
 import { toggleKey } from './panel-tokens.js';
 import { csvButton, exportButton, tensorsButton } from './export.js';
 
@@ -18,6 +18,9 @@ const toggles = el('div', { class: 'toggles', role: 'group', i18nLabel: 'heads.t
 const notes = el('p', { class: 'note', testid: 'heads-note' });
 /** @type {Map<number, {root: HTMLElement, row: Heatmap, history: Heatmap, sum: HTMLElement}>} */
 const shown = new Map();
+const HISTORY_EVERY_MS = 250;
+let historyAt = 0;
+let again = 0;
 let builtOf = '';
 let badge;
 
@@ -36,6 +39,7 @@ export function heads() {
     check('heads.sink', 'hideSink', 'hide-sink'), check('heads.history', 'history', 'show-history'), exportButton('heads', () => body), csvButton(), tensorsButton())] },
   toggles, notes, body, readout);
   badge = made.badge;
+  for (const type of ['mouseover', 'focusin']) document.addEventListener(type, markGroup);
   subscribe(['row', 'history', 'focus', 'view', 'lang'], render);
   return made.root;
 }
@@ -46,6 +50,7 @@ function build() {
   const name = `${focus.session} ${n} ${kvHeads} ${[...state.view.hidden]} ${document.documentElement.lang}`;
   if (builtOf === name) return;
   builtOf = name;
+  body.dataset.of = focus.session;
   shown.clear();
   fill(body);
   const focused = document.activeElement?.closest?.('.toggles') ? document.activeElement.dataset.head : null;
@@ -62,13 +67,13 @@ function build() {
       body.append(group);
     }
   }
-  body.onmouseover = body.onfocusin = (event) => markGroup(event.target.closest('[data-kv]')?.dataset.kv);
-  body.onmouseleave = () => markGroup(undefined);
 }
 
-/** Marks what belongs to a KV head: its lanes of the cache, and its query heads here. */
-export function markGroup(kv) {
-  for (const node of document.querySelectorAll('[data-kv]')) node.classList.toggle('marked', kv !== undefined && node.dataset.kv === String(kv));
+/* What belongs to the KV head under the mouse, or in focus, is marked: its lanes of the cache, and its
+ * query heads here. */
+function markGroup(event) {
+  const kv = (event.target.closest('[data-kv]') ?? document.activeElement.closest('[data-kv]'))?.dataset.kv;
+  for (const node of document.querySelectorAll('[data-kv]')) node.classList.toggle('marked', node.dataset.kv === kv);
 }
 
 function makeHead(h) {
@@ -116,12 +121,17 @@ function render() {
   setText(badge, `[${focus.model.num_attention_heads}, 1, ${n}]`);
   setText(notes, [state.view.hideSink ? t('heads.sinknote') : '', state.view.history && focus.historyFrom > 0 ? t('heads.window', { from: focus.historyFrom, to: focus.length }) : ''].filter(Boolean).join(' '));
   const row = focus.row?.query === query ? focus.row : null;
+  /* Long ones are expensive to draw: a few times a second will do. */
+  const isDue = focus.history.length < 64 || performance.now() - historyAt >= HISTORY_EVERY_MS;
+  clearTimeout(again);
   for (const [h, made] of shown) {
     made.root.classList.toggle('chosen', h === state.view.head);
     made.history.root.hidden = !state.view.history;
     if (row) renderRow(h, made, row, n);
-    if (state.view.history) renderHistory(h, made.history);
+    if (state.view.history && isDue) renderHistory(h, made.history);
   }
+  if (isDue) historyAt = performance.now();
+  else if (state.view.history) again = window.setTimeout(() => touch('history'), HISTORY_EVERY_MS);
 }
 
 function renderRow(h, made, row, n) {
@@ -157,7 +167,7 @@ function renderHistory(h, map) {
     for (let k = 0; k < width; k++) raw[r * columns + k] = weightByte(Math.min(1, scaled((line[k] / 255) ** 2, sink, k)), state.view.scale);
   }
   const pooled = poolColumns(raw, rows, columns, MOST_COLUMNS);
-  map.set({ rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 12, height: Math.min(220, Math.max(12, rows * 10)), firstRow: from,
+  map.set({ rows, columns: pooled.columns, bytes: pooled.bytes, cellWidth: 12, height: Math.min(300, Math.max(12, rows * 12)), firstRow: from,
     describe: (line, column) => describeHistory(h, from + line, column * pooled.size) });
 }
 

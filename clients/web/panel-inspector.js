@@ -4,66 +4,79 @@ import { getTensor } from './api.js';
 import { el, fill, panel, select, setText } from './dom.js';
 import { t } from './i18n.js';
 import { number } from './format.js';
-import { focus, shownQuery } from './focus.js';
+import { focus, loading, shownQuery } from './focus.js';
 import { labelOf } from './pieces.js';
 import { dot, largestDifference, length, softmax } from './maths.js';
 import { state, setView, subscribe, touch } from './state.js';
 
 const STAGES = ['raw', 'normed', 'rot'];
 const body = el('div', { class: 'inspector', testid: 'inspector' });
+const names = el('p', { class: 'what' });
 const checks = el('ul', { class: 'checks', testid: 'checks' });
 let badge;
-/** What is loaded, and for what. @type {any} */
+/** What is shown, and of what: name. @type {any} */
 let loaded = null;
-let wanted = '';
+let busy = false;
+/** Beside a running decode the newest query is inspected this often, not at each step. */
+const EVERY_MS = 400;
+let nextAt = 0;
+let timer = 0;
 
 export function inspector() {
   const made = panel('inspector', 'inspector.title', { shape: true, note: 'inspector.note' }, checks, body);
   badge = made.badge;
-  subscribe(['row', 'view', 'focus'], load);
+  subscribe(['row', 'cache', 'view', 'focus'], load);
   subscribe(['inspector', 'lang'], render);
+  subscribe(['tokens'], renderNames);
   return made.root;
 }
 
 export const inspected = () => loaded;
 
+/** The rows of one KV head among those of all, of the first n positions. */
+function headRows(data, n, kv, kvHeads, dim) {
+  const rows = new Float32Array(n * dim);
+  for (let i = 0; i < n; i++) rows.set(data.subarray((i * kvHeads + kv) * dim, (i * kvHeads + kv + 1) * dim), i * dim);
+  return rows;
+}
+
 async function load() {
   const query = shownQuery();
-  const { layer, head } = state.view;
-  if (!focus?.model || focus.status !== 'ok' || query < 0) {
-    wanted = '';
+  if (!focus?.model || loaded?.session !== focus.session || query < 0) {
     loaded = null;
     touch('inspector');
+  }
+  if (busy || focus?.status !== 'ok' || query < 0) return;
+  const { layer, head } = state.view;
+  const name = `${focus.session} ${focus.info.created} ${layer} ${head} ${query}`;
+  if (loaded?.name === name) return touch('inspector');
+  if (focus.row?.query !== query || focus.cached <= query) return; // they are on their way
+  clearTimeout(timer);
+  const wait = nextAt - performance.now();
+  if (loaded && state.view.query === null && wait > 0) {
+    timer = setTimeout(load, wait);
     return;
   }
-  const name = `${focus.session} ${layer} ${head} ${query}`;
-  if (name === wanted) return touch('inspector');
-  if (wanted === 'busy') return;
-  wanted = 'busy';
-  const mine = focus;
-  const share = focus.model.num_attention_heads / focus.model.num_key_value_heads;
-  const kv = Math.floor(head / share);
-  const at = `blocks.${layer}.attn.`;
-  const q = `${query}:${query + 1}`;
-  const k = `0:${query + 1}`;
+  busy = true;
+  const { session, model, key, value, row } = focus;
+  const { num_key_value_heads: kvHeads, head_dim: dim } = model;
+  const kv = Math.floor(head / (model.num_attention_heads / kvHeads));
   try {
-    const get = (tensor, range) => getTensor(mine.session, tensor, range).then((one) => one.data);
-    const rope = mine.model.qk_norm ? { normed: `${at}hook_q_normed` } : {};
-    const [rot, raw, normed, scores, pattern, z] = await Promise.all([
-      get(`${at}hook_rot_q`, { q, heads: head }), get(`${at}hook_q`, { q, heads: head }),
-      rope.normed ? get(rope.normed, { q, heads: head }) : null,
-      get(`${at}hook_attn_scores`, { q, heads: head }), get(`${at}hook_pattern`, { q, heads: head }), get(`${at}hook_z`, { q, heads: head })]);
-    const [keys, values] = await Promise.all([
-      get(`past_key_values.${layer}.key`, { k, heads: kv }), get(`past_key_values.${layer}.value`, { k, heads: kv })]);
-    loaded = { name, query, layer, head, kv, dim: mine.model.head_dim, q: { raw, normed: normed ?? raw, rot }, keys, values, scores, pattern, z, k: null, kOf: -1 };
-    compute(loaded);
-    wanted = name;
+    const get = (tensor) => getTensor(session, `blocks.${layer}.attn.${tensor}`, { q: `${query}:${query + 1}`, heads: head }, { signal: loading() }).then((one) => one.data);
+    const [rot, raw, normed, scores, z] = await Promise.all([get('hook_rot_q'), get('hook_q'), model.qk_norm ? get('hook_q_normed') : null, get('hook_attn_scores'), get('hook_z')]);
+    const made = { name, session, query, layer, head, kv, dim, q: { raw, normed: normed ?? raw, rot }, scores, z,
+      keys: headRows(key, query + 1, kv, kvHeads, dim), values: headRows(value, query + 1, kv, kvHeads, dim),
+      pattern: row.data.slice(head * (query + 1), (head + 1) * (query + 1)), k: null, kOf: -1 };
+    compute(made);
+    if (focus?.session === session) loaded = made;
   } catch {
-    wanted = ''; // the session was changed meanwhile: the next event asks again
-    return;
+    return; // the session was changed meanwhile: the next event asks again
+  } finally {
+    busy = false;
+    nextAt = performance.now() + EVERY_MS;
   }
   touch('inspector');
-  if (name !== `${focus?.session} ${state.view.layer} ${state.view.head} ${shownQuery()}`) load();
+  load();
 }
 
 /** The browser's own numbers. */
@@ -88,7 +101,7 @@ async function loadKey(one, key) {
   const at = `blocks.${one.layer}.attn.`;
   const range = { q: `${key}:${key + 1}`, heads: one.kv };
   try {
-    const get = (tensor) => getTensor(focus.session, `${at}${tensor}`, range).then((tensor1) => tensor1.data);
+    const get = (tensor) => getTensor(focus.session, `${at}${tensor}`, range, { signal: loading() }).then((tensor1) => tensor1.data);
     const [raw, normed, v] = await Promise.all([get('hook_k'), focus.model.qk_norm ? get('hook_k_normed') : null, get('hook_v')]);
     one.k = { raw, normed: normed ?? raw, rot: one.keys.subarray(key * one.dim, (key + 1) * one.dim), v };
     touch('inspector');
@@ -113,8 +126,14 @@ function renderChecks() {
     const ok = difference <= tolerance;
     return el('li', { class: ok ? 'ok' : 'bad', testid: `check-${name}`, data: { ok: String(ok) } },
       el('span', { class: 'tick', 'aria-hidden': 'true', text: ok ? '✓' : '✗' }),
-      el('span', { text: t(`inspector.check.${name}`, { difference: difference.toExponential(1), tolerance, verdict: t(ok ? 'inspector.same' : 'inspector.differs') }) }));
+      el('span', { text: t(`inspector.check.${name}`, { difference: difference.toExponential(1), tolerance: tolerance.toExponential(0), verdict: t(ok ? 'inspector.same' : 'inspector.differs') }) }));
   }));
+}
+
+function renderNames() {
+  if (!loaded || !focus) return;
+  const key = Math.min(state.view.key, loaded.query);
+  setText(names, t('inspector.what', { head: loaded.head, kv: loaded.kv, query: loaded.query, qtoken: labelOf(loaded.query), key, ktoken: labelOf(key) }));
 }
 
 function render() {
@@ -128,6 +147,7 @@ function render() {
   setText(badge, `[${loaded.dim}]`);
   renderChecks();
   loadKey(loaded, key);
+  renderNames();
   const { dim } = loaded;
   const pick = (value, n, onChange, testid) => el('input', { type: 'number', min: '0', max: String(n - 1), value: String(value), testid, on: { change: (event) => onChange(Math.max(0, Math.min(n - 1, Number(event.target.value)))) } });
   const stages = focus.model.qk_norm ? STAGES : STAGES.filter((one) => one !== 'normed');
@@ -137,7 +157,7 @@ function render() {
     el('label', {}, el('span', { i18n: 'inspector.head' }), pick(loaded.head, focus.model.num_attention_heads, (h) => setView({ head: h }), 'inspect-head')),
     el('label', {}, el('span', { i18n: 'inspector.key' }), pick(key, loaded.query + 1, (k) => setView({ key: k }), 'inspect-key')),
     el('label', {}, el('span', { i18n: 'inspector.stage' }), select(stages.map((one) => [one, `inspector.stage.${one}`]), stage, (value) => setView({ stage: value }), { testid: 'stage' })));
-  const parts = [head, el('p', { class: 'what', text: t('inspector.what', { head: loaded.head, kv: loaded.kv, query: loaded.query, qtoken: labelOf(loaded.query), key, ktoken: labelOf(key) }) })];
+  const parts = [head, names];
   if (loaded.k && loaded.kOf === key) {
     const q = loaded.q[stage];
     const k = loaded.k[stage];

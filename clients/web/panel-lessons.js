@@ -2,7 +2,7 @@
 import { curlLine } from './api.js';
 import { el, fill, panel, button } from './dom.js';
 import { t } from './i18n.js';
-import { chooseSession } from './focus.js';
+import { chooseSession, endFocus, focus } from './focus.js';
 import { LESSONS, SESSION } from './lessons.js';
 import { announce } from './live.js';
 import { state, subscribe, touch } from './state.js';
@@ -37,7 +37,8 @@ async function run(lesson, n) {
   results[n] = { busy: true };
   touch('lessons');
   try {
-    const look = () => chooseSession(SESSION, { layer: 0, head: n === 5 ? 3 : 0 });
+    if (focus?.session === SESSION) endFocus(); // it begins with a delete
+    const look = () => chooseSession(SESSION, { layer: 0, head: n === 5 ? 3 : 0 }, 0);
     results[n] = { claims: await lesson.run({ look }) };
     if (lesson.panel === 'mask') document.querySelector('[data-testid="mask-show"]')?.click();
     if (lesson.panel === 'verify') document.querySelector('[data-testid="verify"]')?.click();

@@ -22,7 +22,7 @@ function dial(i, before, after, angle) {
   const turn = ((angle % (2 * Math.PI)) * 180) / Math.PI;
   return el('figure', { class: 'dial', testid: `dial-${i}`, data: { angle: String(angle) } },
     svg('svg', { viewBox: '-30 -30 60 60', 'aria-hidden': 'true' }, svg('circle', { r: radius, class: 'ring' }), hand(before, 'before'), hand(after, 'after')),
-    el('figcaption', { text: t('rope.pair', { i, j: i + focus.model.head_dim / 2, angle: number(angle), turn: turn.toFixed(0) }) }));
+    el('figcaption', { text: t('rope.pair', { i, j: i + focus.model.head_dim / 2, angle: number(Number(angle.toPrecision(4))), turn: turn.toFixed(0) }) }));
 }
 
 function render() {

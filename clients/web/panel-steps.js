@@ -3,8 +3,9 @@ import { call } from './api.js';
 import { el, fill, panel, setText, button } from './dom.js';
 import { t } from './i18n.js';
 import { milliseconds, number } from './format.js';
-import { focus } from './focus.js';
+import { focus, shownQuery } from './focus.js';
 import { visible } from './pieces.js';
+import { unseen } from './sessions.js';
 import { subscribe, touch } from './state.js';
 import { announce } from './live.js';
 
@@ -15,21 +16,64 @@ const TOLERANCE = 1e-5;
 const likely = el('ol', { class: 'likely', testid: 'likely' });
 const likelyNote = el('p', { class: 'note', testid: 'likely-note' });
 
+const ask = el('input', { type: 'checkbox', testid: 'ask-likely', on: { change: askLater } });
+let asking = false;
+let timer = 0;
+
 export function topTokens() {
-  const { root } = panel('top', 'top.title', {}, likelyNote, likely);
-  subscribe(['top', 'focus', 'lang'], () => {
-    const top = focus?.top;
-    setText(likelyNote, !top ? t(focus?.model?.model_type === 'attention' ? 'top.rows' : 'top.none') : t('top.at', { position: top.position }));
-    fill(likely, ...(top?.list ?? []).map((one) => {
-      const p = Math.exp(one.logprob);
-      const bar = el('span', { class: 'likely-bar', 'aria-hidden': 'true' });
-      bar.style.width = `${100 * p}%`;
-      const isChosen = one.token === top.chosen;
-      return el('li', { class: isChosen ? 'chosen' : '' }, bar, el('span', { class: 'token-text', text: visible(one.text ?? `<${one.token}>`) }),
-        el('span', { text: `${number(Number((100 * p).toPrecision(3)))} %${isChosen ? ` ${t('top.chosen')}` : ''}` }));
-    }));
+  const box = el('label', { class: 'check' }, ask, el('span', { i18n: 'top.ask' }));
+  const { root } = panel('top', 'top.title', { controls: [box] }, likelyNote, likely);
+  subscribe(['top', 'focus', 'lang'], renderTop);
+  subscribe(['row', 'focus'], () => {
+    box.hidden = focus?.model?.model_type === 'attention';
+    askLater();
   });
   return root;
+}
+
+function renderTop() {
+  const top = focus?.top;
+  if (!top) setText(likelyNote, t(focus?.model?.model_type === 'attention' ? 'top.rows' : 'top.none'));
+  else setText(likelyNote, top.error ?? t('top.at', { position: top.position }));
+  fill(likely, ...(top?.list ?? []).map((one) => {
+    const p = Math.exp(one.logprob);
+    const bar = el('span', { class: 'likely-bar', 'aria-hidden': 'true' });
+    bar.style.width = `${100 * p}%`;
+    const isChosen = one.token === top.chosen;
+    return el('li', { class: isChosen ? 'chosen' : '' }, bar, el('span', { class: 'token-text', text: visible(one.text ?? `<${one.token}>`) }),
+      el('span', { text: `${number(Number((100 * p).toPrecision(3)))} %${isChosen ? ` ${t('top.chosen')}` : ''}` }));
+  }));
+}
+
+function askLater() {
+  clearTimeout(timer);
+  if (ask.checked) timer = setTimeout(askLikely, 250);
+}
+
+/* Whoever ran the session: a fork of it at the query goes one step on, tells, and is deleted. */
+async function askLikely() {
+  const query = shownQuery();
+  if (asking || !focus?.model || focus.status !== 'ok' || focus.model.model_type === 'attention' || query < 0) return;
+  if (focus.top?.position === query + 1 && !focus.top.error) return;
+  asking = true;
+  const mine = focus;
+  const position = query + 1;
+  const look = `look-${Math.random().toString(36).slice(2, 10)}`;
+  unseen.add(look);
+  let top;
+  try {
+    await call('POST', `/sessions/${mine.session}/fork`, { as: look, at: position });
+    const step = await call('POST', '/decode', { session: look, steps: 1, logprobs: 10, ignore_eos: true });
+    top = { position, chosen: mine.tokens[position] ?? null, list: step.events[0].logprobs };
+  } catch (error) {
+    top = { position, chosen: null, list: [], error: error.message };
+  }
+  await call('DELETE', `/sessions/${look}`).catch(() => null);
+  asking = false;
+  if (focus !== mine) return;
+  mine.top = top;
+  touch('top');
+  if (shownQuery() !== query) askLater();
 }
 
 // --------------------------------------------------------------------------------------- timeline
@@ -49,8 +93,8 @@ function drawTimeline() {
   context.clearRect(0, 0, width, height);
   const points = focus?.timeline.filter((one) => one.kind !== 'start') ?? [];
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const steps = points.filter((one) => one.kind === 'step' && one.ms > 0 && one.ms < 5000);
-  const largestMs = Math.max(1e-6, ...steps.map((one) => one.ms / one.n), ...(focus?.recomputed ?? []).map((one) => one.ms));
+  const steps = points.filter((one) => one.kind === 'step' && one.ms > 0);
+  const largestMs = Math.max(1e-6, ...steps.map((one) => one.ms), ...(focus?.recomputed ?? []).map((one) => one.ms));
   const longest = Math.max(1, focus?.length ?? 1);
   const n = Math.max(1, points.length);
   context.lineWidth = 2;
@@ -62,7 +106,7 @@ function drawTimeline() {
     context.globalAlpha = 0.35;
     context.fillRect(x, height - tall, wide, tall);
     context.globalAlpha = 1;
-    if (one.kind === 'step' && one.ms > 0) context.fillRect(x, height - 4 - (one.ms / one.n / largestMs) * (height - 24), wide, 3);
+    if (one.kind === 'step' && one.ms > 0) context.fillRect(x, height - 4 - (one.ms / largestMs) * (height - 24), wide, 3);
   });
   context.setLineDash([4, 4]);
   context.strokeStyle = color('--text');
@@ -75,8 +119,9 @@ function drawTimeline() {
   }
   context.setLineDash([]);
   const recent = steps.slice(-20);
-  const mean = recent.reduce((sum, one) => sum + one.ms / one.n, 0) / Math.max(1, recent.length);
+  const mean = recent.reduce((sum, one) => sum + one.ms, 0) / Math.max(1, recent.length);
   const last = focus?.recomputed.at(-1);
+  chart.hidden = !points.length && !last;
   const words = !points.length ? t('timeline.none') : t('timeline.text', { length: focus.length, ms: recent.length ? milliseconds(mean) : '–', recompute: last ? t('timeline.recompute', { length: last.length, ms: milliseconds(last.ms) }) : '' });
   setText(chartText, words);
   chart.setAttribute('aria-label', words);
@@ -120,6 +165,6 @@ function render() {
   if (result.error) return setText(verdict, result.error);
   const pass = result.max_abs_diff <= TOLERANCE;
   verdict.dataset.verdict = pass ? 'pass' : 'fail';
-  setText(verdict, t('verify.result', { verdict: t(pass ? 'verify.pass' : 'verify.fail'), difference: number(result.max_abs_diff), tolerance: TOLERANCE,
+  setText(verdict, t('verify.result', { verdict: t(pass ? 'verify.pass' : 'verify.fail'), difference: number(result.max_abs_diff), tolerance: TOLERANCE.toExponential(0),
     length: result.length, bits: t(result.bit_identical ? 'verify.identical' : 'verify.different'), ms: milliseconds(result.ms) }));
 }

@@ -11,11 +11,13 @@ import { state, setView, subscribe } from './state.js';
 const WINDOW = 400;
 
 const strip = el('div', { class: 'tokens', role: 'group', i18nLabel: 'tokens.strip', testid: 'tokens' });
+const before = el('span', { class: 'note' });
 const where = el('span', { class: 'where', testid: 'query' });
 const sums = el('p', { class: 'note', testid: 'key-sum' });
 const layers = el('span', {});
 const live = button('tokens.live', () => setQuery(null), { testid: 'follow', 'aria-pressed': 'true' });
 let layersOf = '';
+let scrolledTo = -1;
 
 export function tokens() {
   const { root } = panel('tokens', 'tokens.title', { controls: [
@@ -30,6 +32,8 @@ export function tokens() {
     if (event.shiftKey) toggleKey(position);
     else setQuery(position);
   });
+  strip.addEventListener('mouseover', tip);
+  strip.addEventListener('focusin', tip);
   subscribe(['tokens', 'row', 'view', 'focus', 'lang'], render);
   return root;
 }
@@ -76,36 +80,61 @@ function render() {
   const query = shownQuery();
   live.setAttribute('aria-pressed', String(state.view.query === null));
   if (!focus || focus.status === 'loading' || query < 0) {
-    fill(strip);
+    fill(strip, before);
+    setText(before, '');
     setText(where, '');
     setText(sums, '');
     return;
   }
+  if (before.parentNode !== strip) fill(strip, before);
   setText(where, t('tokens.query', { position: query }));
   const weights = focus.row?.query === query ? meanWeights() : null;
   const shown = focus.tokens.length ? pieces : Array.from({ length: focus.length }, (_, i) => ({ from: i, n: 1, text: null }));
   const first = Math.max(0, Math.min(shown.length - WINDOW, shown.findIndex((p) => p.from + p.n > query) - WINDOW / 2));
-  const nodes = shown.slice(first, first + WINDOW).map((piece) => tokenNode(piece, query, weights));
-  if (first > 0) nodes.unshift(el('span', { class: 'note', text: `… ${first}` }));
-  fill(strip, ...nodes);
+  const window = shown.slice(first, first + WINDOW);
+  setText(before, first > 0 ? `… ${first}` : '');
+  while (strip.childElementCount - 1 > window.length) strip.lastElementChild.remove();
+  window.forEach((piece, i) => updateToken(strip.children[i + 1] ?? strip.appendChild(el('button', { type: 'button', class: 'token' })), piece, query, weights));
+  if (query !== scrolledTo) {
+    scrolledTo = query;
+    const current = strip.querySelector('[aria-current]');
+    if (current) strip.scrollTop += Math.max(0, current.offsetTop + current.offsetHeight - strip.scrollTop - strip.clientHeight) - Math.max(0, strip.scrollTop - current.offsetTop);
+  }
   renderSums(query);
 }
 
-function tokenNode(piece, query, weights) {
+function weightOf(piece, weights) {
   let weight = 0;
   for (let i = piece.from; i < piece.from + piece.n; i++) weight += weights?.[i] ?? 0;
+  return weight;
+}
+
+/* Hundreds of them, at each step: only what is another is touched. */
+function updateToken(node, piece, query, weights) {
   const id = focus.tokens[piece.from];
   const text = piece.text ? visible(piece.text) : id === undefined ? `x${piece.from}` : `<${id}>`;
   const isQuery = query >= piece.from && query < piece.from + piece.n;
-  const node = el('button', { type: 'button', class: 'token', text, data: { position: piece.from, piece: piece.text ?? '' },
-    title: t('tokens.tip', { position: piece.from, id: id ?? '-', weight: number(weight) }), 'aria-current': isQuery ? 'true' : null });
-  if (piece.from > query) node.classList.add('future');
-  if (state.view.keys.has(piece.from)) node.classList.add('summed');
-  if (weights && piece.from <= query) {
-    const byte = weightByte(Math.min(1, weight), state.view.scale);
-    node.style.setProperty('--tint', `rgb(${LUT[3 * byte]} ${LUT[3 * byte + 1]} ${LUT[3 * byte + 2]})`);
-  }
-  return node;
+  const isFuture = piece.from > query;
+  const byte = weights && !isFuture ? weightByte(Math.min(1, weightOf(piece, weights)), state.view.scale) : -1;
+  const look = `${piece.from} ${text} ${isQuery} ${isFuture} ${state.view.keys.has(piece.from)} ${byte}`;
+  if (node.look === look) return;
+  node.look = look;
+  setText(node, text);
+  Object.assign(node.dataset, { position: piece.from, piece: piece.text ?? '' });
+  if (isQuery) node.setAttribute('aria-current', 'true');
+  else node.removeAttribute('aria-current');
+  node.classList.toggle('future', isFuture);
+  node.classList.toggle('summed', state.view.keys.has(piece.from));
+  node.style.setProperty('--tint', byte < 0 ? '' : `rgb(${LUT[3 * byte]} ${LUT[3 * byte + 1]} ${LUT[3 * byte + 2]})`);
+}
+
+/* Nobody reads four hundred of them at once. */
+function tip(event) {
+  const node = event.target.closest('[data-position]');
+  if (!node || !focus) return;
+  const position = Number(node.dataset.position);
+  const weights = focus.row?.query === shownQuery() ? meanWeights() : null;
+  node.title = t('tokens.tip', { position, id: focus.tokens[position] ?? '-', weight: number(weights?.[position] ?? 0) });
 }
 
 function renderSums(query) {

@@ -1,8 +1,9 @@
 // The wall: every session of the server, one line each.
-import { el, fill, panel, select, setText, button } from './dom.js';
+import { el, panel, select, setText, button } from './dom.js';
 import { t } from './i18n.js';
 import { bytes, count } from './format.js';
 import { chooseSession, focus } from './focus.js';
+import { changed } from './sessions.js';
 import { state, subscribe, touch } from './state.js';
 
 /** Lines shown at most: what does not fit is counted. */
@@ -10,12 +11,16 @@ const MOST = 2000;
 
 let sort = 'recent';
 let filter = '';
+/** How tall a line is, as style.css has it. */
+const LINE_PX = 56;
+/** What of the list is in sight. */
+const seen = { top: 0, height: 2000 };
 const lines = new Map();
 const list = el('div', { class: 'wall', role: 'listbox', tabindex: '0', i18nLabel: 'wall.list', testid: 'wall' });
 const note = el('p', { class: 'note', testid: 'wall-note' });
 
 export function wall({ onNew }) {
-  const search = el('input', { type: 'search', i18nLabel: 'wall.filter', testid: 'wall-filter', on: { input: (event) => { filter = event.target.value; touch('sessions'); } } });
+  const search = el('input', { type: 'search', i18nLabel: 'wall.filter', 'data-i18n-placeholder': 'wall.placeholder', testid: 'wall-filter', on: { input: (event) => { filter = event.target.value; touch('sessions'); } } });
   const order = select([['recent', 'wall.recent'], ['bytes', 'wall.bytes'], ['name', 'wall.name']], sort,
     (value) => { sort = value; touch('sessions'); }, { 'data-i18n-label': 'wall.sort', 'aria-label': t('wall.sort'), testid: 'wall-sort' });
   const { root } = panel('wall', 'wall.title', { controls: [button('wall.new', onNew, { testid: 'wall-new' })] },
@@ -25,13 +30,22 @@ export function wall({ onNew }) {
     const line = event.target.closest('[data-session]');
     if (line) chooseSession(line.dataset.session);
   });
+  const look = () => {
+    Object.assign(seen, { top: list.scrollTop, height: list.clientHeight });
+    for (const [id] of lines) changed.add(id);
+    touch('sessions');
+  };
+  list.addEventListener('scroll', look);
+  new ResizeObserver(look).observe(list);
   subscribe(['sessions', 'lang'], render);
   subscribe(['focus'], markChosen);
   return root;
 }
 
+/* Those at work stand first, among themselves by name: none of them is the latest for long. */
+const isActive = (one) => Number(one.state === 'decode' || one.state === 'prefill');
 const ORDERS = {
-  recent: (a, b) => b.touched - a.touched,
+  recent: (a, b) => isActive(b) - isActive(a) || (isActive(a) ? ORDERS.name(a, b) : b.touched - a.touched),
   bytes: (a, b) => b.kv_bytes - a.kv_bytes || (a.session < b.session ? -1 : 1),
   name: (a, b) => (a.session < b.session ? -1 : 1),
 };
@@ -41,7 +55,7 @@ function makeLine(id) {
     el('span', { class: 'line-name', text: id }), el('span', { class: 'badge' }),
     el('span', { class: 'line-numbers' }), el('span', { class: 'line-bar', 'aria-hidden': 'true' }, el('span')));
   const [, badge, numbers, strip] = line.children;
-  const made = { line, badge, numbers, strip: strip.firstElementChild, shown: '' };
+  const made = { line, badge, numbers, strip: strip.firstElementChild, shown: '', index: 0 };
   lines.set(id, made);
   return made;
 }
@@ -59,47 +73,78 @@ function updateLine(made, one, largest) {
   made.strip.style.width = `${(100 * one.kv_bytes) / largest}%`;
 }
 
-let orderAt = 0;
-let language = '';
+const matches = (one) => !filter || one.session.includes(filter) || one.model.includes(filter);
 
+let orderAt = 0;
+let largest = 1;
+let language = '';
+let isFull = false;
+
+/** Whether a line is missing, or one too many. */
+function isIncomplete() {
+  for (const id of changed) {
+    const one = state.sessions.get(id);
+    if (lines.has(id) ? !one : one && !isFull && matches(one)) return true;
+  }
+  return false;
+}
+
+/* Sessions change hundreds of times a second: most frames look at those alone. */
 function render(topics) {
-  const all = [...state.sessions.values()].filter((one) => !filter || one.session.includes(filter) || one.model.includes(filter));
   if (language !== document.documentElement.lang) {
     language = document.documentElement.lang;
     for (const made of lines.values()) made.shown = '';
+    orderAt = -Infinity;
   }
-  const largest = Math.max(1, ...all.slice(0, 10000).map((one) => one.kv_bytes));
   /* Lines that move while one reads them help nobody: the order follows every two seconds. */
-  const now = performance.now();
-  const known = new Set();
-  const reorder = topics.has('lang') || now - orderAt > 2000 || list.childElementCount !== Math.min(all.length, MOST) || sort !== list.dataset.sort || filter !== (list.dataset.filter ?? '');
-  if (reorder) {
-    orderAt = now;
-    list.dataset.sort = sort;
-    list.dataset.filter = filter;
-    all.sort(ORDERS[sort]);
-    const shown = all.slice(0, MOST);
-    let at = list.firstElementChild;
-    for (const one of shown) {
-      const made = lines.get(one.session) ?? makeLine(one.session);
-      known.add(one.session);
-      if (made.line === at) at = at.nextElementSibling;
-      else list.insertBefore(made.line, at);
-    }
-    for (const [id, made] of lines) {
-      if (known.has(id)) continue;
-      made.line.remove();
-      lines.delete(id);
-    }
+  const isOld = performance.now() - orderAt > 2000;
+  const isStill = list.matches(':hover');
+  if ((isOld && !isStill) || sort !== list.dataset.sort || filter !== list.dataset.filter || isIncomplete()) order();
+  if (isOld) orderAt = performance.now();
+  /* Those out of sight can wait as long. */
+  const first = Math.floor(seen.top / LINE_PX) - 1;
+  const last = (seen.top + seen.height) / LINE_PX + 1;
+  for (const id of changed) {
+    const made = lines.get(id);
+    if (made && !isOld && (made.index < first || made.index > last)) continue;
+    if (made) updateLine(made, state.sessions.get(id), largest);
+    changed.delete(id);
   }
-  for (const one of all) {
-    const made = lines.get(one.session);
-    if (made) updateLine(made, one, largest);
-  }
-  const hiddenCount = all.length - Math.min(all.length, MOST);
-  if (!state.sessions.size) fill(note, t('wall.none'));
-  else fill(note, hiddenCount ? t('wall.more', { n: count(hiddenCount) }) : filter ? t('wall.matches', { n: count(all.length) }) : '');
+  if (topics.has('lang') || !state.sessions.size) say();
   markChosen();
+}
+
+function order() {
+  orderAt = performance.now();
+  list.dataset.sort = sort;
+  list.dataset.filter = filter;
+  const all = [...state.sessions.values()].filter(matches).sort(ORDERS[sort]);
+  largest = all.reduce((most, one) => Math.max(most, one.kv_bytes), 1);
+  isFull = all.length >= MOST;
+  const shown = all.slice(0, MOST);
+  const known = new Set(shown.map((one) => one.session));
+  for (const [id, made] of lines) {
+    if (known.has(id)) continue;
+    made.line.remove();
+    lines.delete(id);
+  }
+  let at = list.firstElementChild;
+  shown.forEach((one, i) => {
+    const made = lines.get(one.session) ?? makeLine(one.session);
+    made.index = i;
+    updateLine(made, one, largest);
+    if (made.line === at) at = at.nextElementSibling;
+    else list.insertBefore(made.line, at);
+  });
+  changed.clear();
+  say(all.length);
+}
+
+let found = 0;
+function say(n = found) {
+  found = n;
+  if (!state.sessions.size) setText(note, t('wall.none'));
+  else setText(note, n > MOST ? t('wall.more', { n: count(n - MOST) }) : filter ? t('wall.matches', { n: count(n) }) : '');
 }
 
 let marked = null;

@@ -2,7 +2,7 @@
 // are joined until it is whole.
 import { detokenize } from './api.js';
 import { focus } from './focus.js';
-import { touch } from './state.js';
+import { subscribe, touch } from './state.js';
 
 /** Texts of single tokens by model and id, as they stand behind another token. */
 const known = new Map();
@@ -51,8 +51,12 @@ async function load(model, tokens) {
 
 const isBroken = (text) => text.includes('\ufffd');
 
+/* Many tokens may come between two frames. */
+export const updatePieces = () => touch('pieces');
+subscribe(['pieces'], update);
+
 /** Brings `pieces` up to focus.tokens; asks the server for texts not known yet. */
-export async function updatePieces() {
+async function update() {
   build();
   if (busy || !focus?.model?.tokenizer) return;
   busy = true;

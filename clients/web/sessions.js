@@ -1,6 +1,12 @@
 // Events of /watch to rows of the session table.
 import { state, touch } from './state.js';
 
+/** Sessions that changed since the wall was drawn. @type {Set<string>} */
+export const changed = new Set();
+
+/** Forks that this page makes to look at: nothing to show. @type {Set<string>} */
+export const unseen = new Set();
+
 const IDLE_AFTER_MS = 900;
 const GONE_FOR_MS = 4000;
 const ENDS = { deleted: 'deleted', expired: 'expired' };
@@ -18,9 +24,11 @@ let greeted = new Set();
 
 function onHello(event) {
   if (event.seq === 0) greeted = new Set();
+  const now = performance.now();
   for (const one of event.sessions) {
     greeted.add(one.session);
-    Object.assign(row(one.session), { ...one, gone: null, touched: performance.now() });
+    changed.add(one.session);
+    Object.assign(row(one.session), { ...one, gone: null, touched: now });
   }
   if (event.totals) state.totals = event.totals;
   if (event.more) return;
@@ -32,6 +40,7 @@ function end(one, reason) {
   one.gone = reason;
   one.state = reason;
   one.touched = performance.now();
+  changed.add(one.session);
   touch('sessions');
 }
 
@@ -55,6 +64,10 @@ export function onSessionEvent(event) {
     return;
   }
   if (!event.session) return;
+  if (unseen.has(event.session)) {
+    if (ENDS[event.event]) unseen.delete(event.session);
+    return;
+  }
   if (ENDS[event.event]) {
     const known = state.sessions.get(event.session);
     if (known) end(known, ENDS[event.event]);
@@ -79,6 +92,7 @@ export function onSessionEvent(event) {
   one.length = event.length;
   one.kv_bytes = event.kv_bytes;
   one.touched = now;
+  changed.add(one.session);
   touch('sessions');
 }
 
@@ -89,12 +103,14 @@ setInterval(() => {
   for (const [id, one] of state.sessions) {
     if (one.gone && now - one.touched > GONE_FOR_MS) {
       state.sessions.delete(id);
+      changed.add(id);
       any = true;
     } else if (!one.gone && (one.state === 'decode' || one.state === 'prefill') && now - one.touched > IDLE_AFTER_MS) {
       one.state = 'idle';
       one.rate = 0;
+      changed.add(id);
       any = true;
     }
   }
-  if (any) touch('sessions');
+  if (any || changed.size) touch('sessions');
 }, 500);

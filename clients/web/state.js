@@ -22,8 +22,9 @@ export const state = {
   /** @type {import('./watch.js').WatchStatus} */
   link: 'connecting',
   linkError: null,
-  /** Events that this watcher lost. */
+  /** Events that this watcher lost, and steps that came without their tensors. */
   dropped: 0,
+  bare: 0,
   events: 0,
   /** What is shown of the chosen session. */
   view: {
@@ -47,12 +48,30 @@ export const state = {
 const subscribers = [];
 const changed = new Set();
 let frame = 0;
+let timer = 0;
 let lastFrame = 0;
-/** Milliseconds that a frame takes to draw, smoothed. */
+/** Milliseconds that a frame takes, to the end of its painting; smoothed. */
 let cost = 4;
+/** When a frame was last put off. */
+let heldAt = -Infinity;
 
-/** Frames a second that the page allows itself now. */
-export const frameRate = () => Math.min(60, Math.max(1, Math.round(1000 / Math.max(16, 4 * cost))));
+/** Frames a second that the page allows itself: a quarter of the time is for drawing. */
+const allowedRate = () => Math.min(60, Math.max(1, Math.round(1000 / Math.max(16, 4 * cost))));
+
+/** Frames a second if that is few and frames are put off, or null. */
+export const loweredRate = () => (performance.now() - heldAt < 2000 && allowedRate() < 20 ? allowedRate() : null);
+
+/* A message posted in a frame arrives when it is painted. */
+const painted = new MessageChannel();
+let began = 0;
+painted.port1.onmessage = () => {
+  const now = performance.now();
+  const found = now - began;
+  /* One long frame is not yet a slow page. */
+  cost += (found > cost ? 0.2 : Math.max(0.1, 1 - Math.exp((lastCost - now) / 1000))) * (found - cost);
+  lastCost = now;
+};
+let lastCost = 0;
 
 /** Runs fn in the frame after any of these topics changed. */
 export function subscribe(topics, fn) {
@@ -62,19 +81,40 @@ export function subscribe(topics, fn) {
 /** Something changed. */
 export function touch(...topics) {
   for (const topic of topics) changed.add(topic);
-  if (!frame) frame = requestAnimationFrame(draw);
-}
-
-function draw(now) {
-  if (now - lastFrame < 1000 / frameRate() - 4) {
+  if (frame || timer) return;
+  const wait = lastFrame + 1000 / allowedRate() - performance.now();
+  if (wait < 17) {
     frame = requestAnimationFrame(draw);
     return;
   }
-  lastFrame = now;
+  heldAt = performance.now();
+  timer = window.setTimeout(() => {
+    timer = 0;
+    frame = requestAnimationFrame(draw);
+  }, wait);
+}
+
+/* Who clicks is answered in the next frame, which leaves out what can wait. */
+let isAnswer = false;
+for (const type of ['click', 'keydown', 'input']) {
+  document.addEventListener(type, () => {
+    isAnswer = true;
+    clearTimeout(timer);
+    timer = 0;
+    if (!frame) frame = requestAnimationFrame(draw);
+  }, { capture: true });
+}
+const PATIENT = ['sessions', 'totals'];
+
+function draw() {
   frame = 0;
+  lastFrame = performance.now();
   const topics = new Set(changed);
-  changed.clear();
-  const start = performance.now();
+  if (isAnswer) for (const topic of PATIENT) topics.delete(topic);
+  isAnswer = false;
+  for (const topic of topics) changed.delete(topic);
+  if (changed.size) setTimeout(touch);
+  began = performance.now();
   for (const { topics: wanted, fn } of subscribers) {
     if (!wanted.some((topic) => topics.has(topic))) continue;
     try {
@@ -83,7 +123,7 @@ function draw(now) {
       reportError(error); // one panel's mistake is not to stop the others
     }
   }
-  cost = 0.9 * cost + 0.1 * (performance.now() - start);
+  painted.port2.postMessage(null);
 }
 
 /** Changes the view of the chosen session. */

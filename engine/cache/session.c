@@ -37,6 +37,7 @@ attn_session *attn_session_new(const char *id, attn_model *model, attn_arena *ar
     session->last_used_s = session->created_s;
     session->last_output = last_output;
     attn_mutex_init(&session->table_mutex);
+    attn_cond_init(&session->read);
     attn_arena_charge(arena, attn_session_record_bytes(model));
     return session;
 }
@@ -55,6 +56,7 @@ void attn_session_free(attn_session *session)
     if (session == NULL)
         return;
     attn_session_give_back(session);
+    attn_cond_destroy(&session->read);
     attn_mutex_destroy(&session->table_mutex);
     attn_free(session->last_output);
     attn_free(session);
@@ -160,6 +162,24 @@ void attn_session_take_pages(attn_session *session, uint64_t length)
     }
 }
 
+/* Turns the readers of positions from `length` on out. Under table_mutex, which it releases while it
+ * waits for the one that is reading. */
+static void turn_readers_out(attn_session *session, uint64_t length)
+{
+    const attn_status why = session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH;
+    for (bool reading = true; reading;) {
+        reading = false;
+        for (attn_reader *reader = session->readers; reader != NULL; reader = reader->next) {
+            if (reader->end <= length)
+                continue;
+            reader->lost = why;
+            reading |= reader->reading;
+        }
+        if (reading)
+            attn_cond_wait(&session->read, &session->table_mutex);
+    }
+}
+
 void attn_session_settle(attn_session *session, uint64_t length)
 {
     uint64_t n_pages = session->n_pages, keep = pages_for(length);
@@ -168,6 +188,8 @@ void attn_session_settle(attn_session *session, uint64_t length)
         session->has_last_output = false;
     /* A fork that looks now either sees the new length or has its references already. */
     attn_mutex_lock(&session->table_mutex);
+    if (length < session->length)
+        turn_readers_out(session, length);
     attn_session_commit(session, length);
     session->n_pages = keep;
     attn_mutex_unlock(&session->table_mutex);
@@ -181,6 +203,17 @@ void attn_session_settle(attn_session *session, uint64_t length)
     size_t spare = session->page_table_capacity - keep;
     if (spare > 0 && resize_table(session, keep))
         attn_arena_discharge(session->arena, spare * sizeof(uint32_t));
+}
+
+/* Of positions that a session has no more. */
+static attn_status fail_lost(const attn_session *session, attn_status status, const char *param,
+                             attn_error *err)
+{
+    if (status == ATTN_E_SESSION_NOT_FOUND)
+        return attn_fail(err, status, "session", "no such session");
+    attn_fail(err, status, param, "the session became shorter meanwhile");
+    attn_error_detail(err, "length", session->length);
+    return status;
 }
 
 /* Takes the shared pages' references and copies a page that is not filled, under the mutex that
@@ -227,11 +260,10 @@ attn_status attn_session_share(attn_session *session, bool held, uint64_t length
     }
     attn_arena_charge(fork->arena, table_bytes);
     fork->reserved_pages = n_own;
-    if (!share_pages(session, length, fork)) {
-        attn_fail(err, ATTN_E_LENGTH_MISMATCH, "at", "the session became shorter meanwhile");
-        attn_error_detail(err, "length", session->length);
-        return ATTN_E_LENGTH_MISMATCH;
-    }
+    if (!share_pages(session, length, fork))
+        return fail_lost(session,
+                         session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH,
+                         "at", err);
     attn_session_commit(fork, length);
     if (held && length == session->length && session->has_last_output) {
         memcpy(fork->last_output, session->last_output,
@@ -251,4 +283,74 @@ uint64_t attn_session_shared_pages(attn_session *session)
         n += attn_page_is_shared(session->pages, session->page_table[p]);
     attn_mutex_unlock(&session->table_mutex);
     return n;
+}
+
+/* ------------------------------------------------------------------------------------- readers */
+
+attn_status attn_session_add_reader(attn_session *session, attn_reader *reader, uint64_t end,
+                                    attn_error *err)
+{
+    attn_mutex_lock(&session->table_mutex);
+    attn_status status = session->given_back     ? ATTN_E_SESSION_NOT_FOUND
+                         : end > session->length ? ATTN_E_LENGTH_MISMATCH
+                                                 : ATTN_OK;
+    if (status == ATTN_OK) {
+        reader->end = end;
+        reader->next = session->readers;
+        session->readers = reader;
+    }
+    attn_mutex_unlock(&session->table_mutex);
+    return status == ATTN_OK ? ATTN_OK : fail_lost(session, status, NULL, err);
+}
+
+void attn_session_remove_reader(attn_session *session, attn_reader *reader)
+{
+    attn_mutex_lock(&session->table_mutex);
+    attn_reader **at = &session->readers;
+    while (*at != reader)
+        at = &(*at)->next;
+    *at = reader->next;
+    attn_mutex_unlock(&session->table_mutex);
+}
+
+attn_status attn_session_begin_reading(attn_session *session, attn_reader *reader,
+                                       attn_session *view, attn_error *err)
+{
+    attn_mutex_lock(&session->table_mutex);
+    reader->reading = reader->lost == ATTN_OK;
+    if (reader->reading)
+        memcpy(view->page_table, session->page_table,
+               pages_for(reader->end) * sizeof *view->page_table);
+    attn_mutex_unlock(&session->table_mutex);
+    return attn_session_check_reader(session, reader, err);
+}
+
+void attn_session_pause_reader(attn_session *session, attn_reader *reader)
+{
+    attn_mutex_lock(&session->table_mutex);
+    reader->reading = false;
+    attn_cond_broadcast(&session->read);
+    attn_mutex_unlock(&session->table_mutex);
+}
+
+attn_status attn_session_check_reader(const attn_session *session, const attn_reader *reader,
+                                      attn_error *err)
+{
+    const attn_status lost = reader->lost;
+    return lost == ATTN_OK ? ATTN_OK : fail_lost(session, lost, NULL, err);
+}
+
+attn_session *attn_session_new_view(const attn_session *session, uint64_t end)
+{
+    const size_t n_pages = pages_for(end);
+    attn_session *view = attn_alloc(1, sizeof *view + n_pages * sizeof *view->page_table);
+    if (view == NULL)
+        return NULL;
+    view->model = session->model;
+    view->pages = session->pages;
+    view->kv_dtype = session->kv_dtype;
+    view->keep_inputs = session->keep_inputs;
+    view->page_table = (uint32_t *)(view + 1);
+    view->page_table_capacity = n_pages;
+    return view;
 }

@@ -6,13 +6,18 @@
  *   (sessions.h);
  * - "held" fields belong to whoever holds the session busy (a job on the scheduler, or a verb);
  *   the atomic ones among them may be read by anyone. The page table is changed under table_mutex
- *   as well, so that a fork can read it while the session is at work.
+ *   as well, so that a fork can read it while the session is at work;
+ * - "readers" fields are guarded by table_mutex.
  *
  * Sharing: a page may stand in several page tables. A fork shares the pages that its positions fill
  * and copies the positions of a page that they do not fill, so what a running session still writes
  * is never shared, but for the moment of such a copy, which reads committed positions alone. After a
  * truncate the last page may be a shared one: attn_session_reserve sees that and counts a copy, which
  * is made before the next position is written.
+ *
+ * Readers: looks into a session read its committed positions in place, from time to time, without a
+ * share in its pages, so they cost no budget. Whoever makes the session shorter turns those out that
+ * read what goes, and waits for the one that is reading just then.
  *
  * Page layout: a block (block.h) for each [layer][kv_head], K after RoPE; then, when inputs are
  * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32.
@@ -26,6 +31,14 @@
 #include "engine/model/model.h"
 
 struct attn_job;
+
+/* Somebody who reads the first `end` positions of a session. */
+typedef struct attn_reader {
+    struct attn_reader *next;
+    uint64_t end;
+    bool reading;
+    _Atomic attn_status lost; /* why these positions are no more; OK: they are there */
+} attn_reader;
 
 typedef struct attn_session {
     /* fixed */
@@ -60,7 +73,11 @@ typedef struct attn_session {
     _Atomic bool forked; /* some page of it may be shared */
     float *last_output;  /* [hidden_size]; in a decoder the final hidden row */
     bool has_last_output;
-    bool given_back; /* it costs the arena nothing any more */
+    _Atomic bool given_back; /* it costs the arena nothing any more */
+
+    /* readers */
+    attn_reader *readers;
+    attn_cond read; /* a reader has paused */
 } attn_session;
 
 /* Bytes of budget that a session costs before its first position. */
@@ -96,9 +113,27 @@ void attn_session_settle(attn_session *session, uint64_t length);
  * `length` committed positions of `session`, which may be at work but must be referenced. Pages are
  * shared; the account grows by the page table and at most one page. The last output is copied when
  * the caller holds `session` (`held`) and the lengths are equal. Cost: the page table, one page.
- * Errors: KV_BUDGET, NO_MEMORY, LENGTH_MISMATCH (the session was truncated meanwhile). */
+ * Errors: KV_BUDGET, NO_MEMORY; LENGTH_MISMATCH, SESSION_NOT_FOUND: the session was truncated, or
+ * deleted, meanwhile. */
 ATTN_MUST_CHECK attn_status attn_session_share(attn_session *session, bool held, uint64_t length,
                                                attn_session *fork, attn_error *err);
+/* Lets a reader in, of the first `end` positions of a session that the caller has a reference to, as
+ * long as the reader stays. Errors: SESSION_NOT_FOUND, LENGTH_MISMATCH (it is shorter). */
+ATTN_MUST_CHECK attn_status attn_session_add_reader(attn_session *session, attn_reader *reader,
+                                                    uint64_t end, attn_error *err);
+void attn_session_remove_reader(attn_session *session, attn_reader *reader);
+/* Until attn_session_pause_reader the pages stay that `view` (attn_session_new_view) then has.
+ * Errors: as above, if the positions are no more. Thread: the scheduler's, between batches. */
+ATTN_MUST_CHECK attn_status attn_session_begin_reading(attn_session *session, attn_reader *reader,
+                                                       attn_session *view, attn_error *err);
+void attn_session_pause_reader(attn_session *session, attn_reader *reader);
+/* Whether the reader's positions are no more. Errors: as above. */
+ATTN_MUST_CHECK attn_status attn_session_check_reader(const attn_session *session,
+                                                      const attn_reader *reader, attn_error *err);
+/* What a reader passes to a forward pass in the session's place: its fixed fields, and room for the
+ * page table of the first `end` positions. In no account. NULL when out of memory. Owner: attn_free. */
+attn_session *attn_session_new_view(const attn_session *session, uint64_t end);
+
 /* Pages that others hold too. Any thread that has a reference. Cost: the page table. */
 uint64_t attn_session_shared_pages(attn_session *session);
 

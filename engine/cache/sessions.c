@@ -21,23 +21,22 @@ struct attn_sessions {
     _Atomic uint64_t n_sessions, n_expired;
     uint64_t hash_seed;
     _Atomic unsigned next_to_expire;
-    void (*expired)(void *ctx, const attn_session *session);
-    void *expired_ctx;
+    attn_sessions_listener listener;
+    void *ctx;
 };
 
 #define STRIPE_BITS 6
 _Static_assert(ATTN_SESSION_STRIPES == 1 << STRIPE_BITS, "stripes are the top bits of the hash");
 
-attn_sessions *attn_sessions_create(uint64_t max_sessions,
-                                    void (*expired)(void *ctx, const attn_session *session),
+attn_sessions *attn_sessions_create(uint64_t max_sessions, attn_sessions_listener listener,
                                     void *ctx)
 {
     attn_sessions *table = attn_alloc(1, sizeof *table);
     if (table == NULL)
         return NULL;
     table->max_sessions = max_sessions;
-    table->expired = expired;
-    table->expired_ctx = ctx;
+    table->listener = listener;
+    table->ctx = ctx;
     /* Ids come from clients; a secret seed keeps them from choosing their bucket. */
     if (getrandom(&table->hash_seed, sizeof table->hash_seed, GRND_NONBLOCK) < 0)
         table->hash_seed = attn_now_ns();
@@ -140,8 +139,24 @@ static void grow(stripe *s)
     s->buckets = buckets;
 }
 
+static void tell_locked(const attn_sessions *table, const attn_session *session, attn_event *event)
+{
+    if (table->listener != NULL)
+        table->listener(table->ctx, session, event);
+}
+
+void attn_sessions_tell(attn_sessions *table, const attn_session *session, attn_event *event)
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    if (!session->removed)
+        tell_locked(table, session, event);
+    attn_mutex_unlock(&s->mutex);
+}
+
 /* Takes the session out of its bucket. The table's reference stays to be given back. */
-static void unlink_locked(attn_sessions *table, stripe *s, attn_session *session)
+static void unlink_locked(attn_sessions *table, stripe *s, attn_session *session,
+                          attn_event_kind why)
 {
     attn_session **at = &s->buckets[bucket_of(s, session->hash)];
     while (*at != session)
@@ -151,6 +166,7 @@ static void unlink_locked(attn_sessions *table, stripe *s, attn_session *session
     s->n_sessions--;
     table->n_sessions--;
     session->model->n_sessions--;
+    tell_locked(table, session, &(attn_event){.kind = why});
 }
 
 static bool expired_locked(const attn_session *session)
@@ -162,15 +178,13 @@ static bool expired_locked(const attn_session *session)
 /* The table's reference is the caller's then: for end_expired, without the lock. */
 static void expire_locked(attn_sessions *table, stripe *s, attn_session *session)
 {
-    unlink_locked(table, s, session);
+    unlink_locked(table, s, session, ATTN_EVENT_EXPIRED);
     table->n_expired++;
 }
 
 static void end_expired(attn_sessions *table, attn_session *session)
 {
     attn_session_give_back(session);
-    if (table->expired != NULL)
-        table->expired(table->expired_ctx, session);
     attn_sessions_unreference(table, session);
 }
 
@@ -203,7 +217,7 @@ void attn_sessions_unreference(attn_sessions *table, attn_session *session)
 }
 
 attn_status attn_sessions_insert(attn_sessions *table, attn_session *session, struct attn_job *job,
-                                 attn_error *err)
+                                 const char *from, attn_error *err)
 {
     session->hash = hash_id(table, session->id);
     stripe *s = stripe_of(table, session->hash);
@@ -231,6 +245,9 @@ attn_status attn_sessions_insert(attn_sessions *table, attn_session *session, st
     session->state = ATTN_SESSION_QUEUED;
     s->n_sessions++;
     session->model->n_sessions++;
+    tell_locked(
+        table, session,
+        &(attn_event){.kind = from != NULL ? ATTN_EVENT_FORKED : ATTN_EVENT_CREATED, .from = from});
     attn_mutex_unlock(&s->mutex);
     return ATTN_OK;
 }
@@ -241,7 +258,7 @@ bool attn_sessions_remove(attn_sessions *table, attn_session *session)
     attn_mutex_lock(&s->mutex);
     bool present = !session->removed;
     if (present) {
-        unlink_locked(table, s, session);
+        unlink_locked(table, s, session, ATTN_EVENT_DELETED);
         session->references--; /* never the last: the caller has one */
     }
     attn_mutex_unlock(&s->mutex);

@@ -8,7 +8,7 @@
  * not disturb it, and a page of the list costs one bucket lock at a time.
  *
  * Thread: any. Locks: one stripe at a time, never while memory is allocated or freed or another
- * lock is taken.
+ * lock is taken, but the listener's own.
  */
 #ifndef ATTN_SESSIONS_H
 #define ATTN_SESSIONS_H
@@ -19,11 +19,14 @@ typedef struct attn_sessions attn_sessions;
 
 #define ATTN_SESSION_STRIPES 64
 
-/* Owner: attn_sessions_destroy, which frees every session. NULL when out of memory. `expired` (NULL
- * allowed) is called with each session whose time to live has passed, once it was removed and has
- * given everything back. */
-attn_sessions *attn_sessions_create(uint64_t max_sessions,
-                                    void (*expired)(void *ctx, const attn_session *session),
+/* Is told what happens to sessions: that one came (CREATED, FORKED) or went (DELETED, EXPIRED), and
+ * what attn_sessions_tell is called with, under the stripe's lock: so what is told of one id is in
+ * order, also when a session follows another of its name. Must not call the table. */
+typedef void (*attn_sessions_listener)(void *ctx, const attn_session *session, attn_event *event);
+
+/* Owner: attn_sessions_destroy, which frees every session. NULL when out of memory. `listener`: NULL
+ * allowed. */
+attn_sessions *attn_sessions_create(uint64_t max_sessions, attn_sessions_listener listener,
                                     void *ctx);
 void attn_sessions_destroy(attn_sessions *table);
 
@@ -32,11 +35,15 @@ attn_session *attn_sessions_find(attn_sessions *table, const char *id);
 /* Gives a reference back; frees the session with the last one. */
 void attn_sessions_unreference(attn_sessions *table, attn_session *session);
 
-/* Publishes a new session, held by `job` in state QUEUED and referenced for it.
+/* Publishes a new session, held by `job` in state QUEUED and referenced for it. `from`: the id of the
+ * session it was forked from, or NULL.
  * Errors: SESSION_EXISTS (someone else was faster; the session stays the caller's),
  * TOO_MANY_SESSIONS. */
 ATTN_MUST_CHECK attn_status attn_sessions_insert(attn_sessions *table, attn_session *session,
-                                                 struct attn_job *job, attn_error *err);
+                                                 struct attn_job *job, const char *from,
+                                                 attn_error *err);
+/* Tells the listener of something that happened to the session, unless it has been removed. */
+void attn_sessions_tell(attn_sessions *table, const attn_session *session, attn_event *event);
 /* Makes the session unfindable. The caller has a reference. Returns false when it was removed
  * before. */
 bool attn_sessions_remove(attn_sessions *table, attn_session *session);

@@ -42,11 +42,13 @@ static const struct {
 typedef struct trace {
     attn_trace public; /* first */
     _Atomic uint32_t references;
-    size_t n_layers;
+    size_t bytes, n_layers;
     attn_trace_tensor *tensors;
     /* [n_layers][ATTN_TENSOR_KINDS] 1 + index of a tensor, or 0 */
     uint32_t *index;
 } trace;
+
+static _Atomic uint64_t all_bytes;
 
 /* -------------------------------------------------------------------------------- names */
 
@@ -203,9 +205,10 @@ static bool has_layer(const attn_selection *s, attn_tensor_kind kind, size_t lay
     return layer < ATTN_CHOICE_MAX && (!s->some_layers || attn_choice_has(&s->layers, layer));
 }
 
-static void set_shape(attn_trace_tensor *t, const attn_config *c, const attn_trace_heads *heads,
-                      uint64_t n_rows, uint64_t n_keys)
+static void set_shape(attn_trace_tensor *t, const attn_config *c, const attn_selection *s,
+                      const attn_trace_heads *heads, uint64_t n_rows, uint64_t n_keys)
 {
+    n_rows = (s->last_rows >> t->kind & 1) != 0 ? 1 : n_rows;
     switch (kinds[t->kind].axes) {
     case ROW:
         t->n_dims = 2;
@@ -241,7 +244,7 @@ static size_t measure(const attn_config *c, const attn_selection *s, const attn_
             attn_trace_tensor t = {.kind = (attn_tensor_kind)kind};
             if ((s->tensors >> kind & 1) == 0 || !has_layer(s, t.kind, layer))
                 continue;
-            set_shape(&t, c, heads, n_rows, n_keys);
+            set_shape(&t, c, s, heads, n_rows, n_keys);
             uint64_t floats;
             if (__builtin_mul_overflow(t.shape[0], t.shape[1], &floats) ||
                 __builtin_mul_overflow(floats, t.shape[2], &floats) ||
@@ -270,7 +273,7 @@ static void mask(const attn_trace *t, const attn_trace_tensor *tensor, float *da
     for (uint64_t h = 0; h < tensor->shape[0]; h++) {
         for (uint64_t r = 0; r < tensor->shape[1]; r++) {
             float *row = data + (h * tensor->shape[1] + r) * tensor->shape[2];
-            uint64_t end = t->position + r + 1;
+            uint64_t end = t->position + (t->n_rows - tensor->shape[1]) + r + 1;
             for (uint64_t k = end > t->first_key ? end - t->first_key : 0; k < t->n_keys; k++)
                 row[k] = hidden;
         }
@@ -287,10 +290,13 @@ attn_trace *attn_trace_create(const attn_config *c, const attn_selection *s,
     size_t words = n_index + heads->n + heads->n_kv;
     if (n_floats * sizeof(float) > ATTN_TRACE_BYTES_MAX)
         return NULL;
-    trace *t = attn_alloc(1, sizeof *t + n * sizeof(attn_trace_tensor) + words * sizeof(uint32_t) +
-                                 n_floats * sizeof(float));
+    const size_t bytes = sizeof(trace) + n * sizeof(attn_trace_tensor) + words * sizeof(uint32_t) +
+                         n_floats * sizeof(float);
+    trace *t = all_bytes + bytes <= ATTN_TRACES_BYTES_MAX ? attn_alloc(1, bytes) : NULL;
     if (t == NULL)
         return NULL;
+    all_bytes += bytes;
+    t->bytes = bytes;
     t->tensors = (attn_trace_tensor *)(t + 1);
     t->index = (uint32_t *)(t->tensors + n);
     uint32_t *query = t->index + n_index, *kv = query + heads->n;
@@ -319,7 +325,7 @@ attn_trace *attn_trace_create(const attn_config *c, const attn_selection *s,
             *tensor = (attn_trace_tensor){
                 .kind = (attn_tensor_kind)kind, .layer = (uint32_t)layer, .data = data};
             t->index[layer * ATTN_TENSOR_KINDS + (size_t)kind] = (uint32_t)t->public.n_tensors;
-            set_shape(tensor, c, heads, n_rows, n_keys);
+            set_shape(tensor, c, s, heads, n_rows, n_keys);
             if (kinds[kind].axes == KEYS)
                 mask(&t->public, tensor, data);
             data += tensor->shape[0] * tensor->shape[1] * tensor->shape[2];
@@ -337,8 +343,26 @@ attn_trace *attn_trace_retain(attn_trace *public)
 void attn_trace_release(attn_trace *public)
 {
     trace *t = (trace *)public;
-    if (t != NULL && --t->references == 0)
-        attn_free(t);
+    if (t == NULL || --t->references > 0)
+        return;
+    all_bytes -= t->bytes;
+    attn_free(t);
+}
+
+uint64_t attn_trace_all_bytes(void)
+{
+    return all_bytes;
+}
+
+double attn_trace_cost(const attn_trace *t, size_t head_dim)
+{
+    double cost = 0;
+    for (size_t i = 0; i < t->n_tensors; i++) {
+        const attn_trace_tensor *tensor = &t->tensors[i];
+        cost += (double)(tensor->shape[0] * tensor->shape[1] * tensor->shape[2]) *
+                (kinds[tensor->kind].axes == KEYS ? (double)head_dim : 1.0);
+    }
+    return cost;
 }
 
 /* The tensor's memory, or NULL. */
@@ -366,14 +390,22 @@ size_t attn_trace_layers(const attn_trace *t)
     return last == NULL || kinds[last->kind].prefix == NULL ? 0 : last->layer + (size_t)1;
 }
 
+/* The row of a position in a tensor that has the last n rows. */
+static bool find_row(const attn_trace *t, uint64_t n, uint64_t position, uint64_t *r)
+{
+    const uint64_t end = t->position + t->n_rows;
+    *r = position - (end - n);
+    return position < end && position >= end - n;
+}
+
 void attn_trace_row(attn_trace *t, attn_tensor_kind kind, size_t layer, uint64_t position,
                     const float *row, size_t head_dim)
 {
     const attn_trace_tensor *tensor;
     float *data = find(t, kind, layer, &tensor);
-    if (data == NULL || position < t->position || position - t->position >= t->n_rows)
+    uint64_t r;
+    if (data == NULL || !find_row(t, tensor->shape[0], position, &r))
         return;
-    uint64_t r = position - t->position;
     if (kinds[kind].axes == ROW) {
         memcpy(data + r * tensor->shape[1], row, tensor->shape[1] * sizeof *row);
         return;
@@ -389,9 +421,10 @@ float *attn_trace_keys(attn_trace *t, attn_tensor_kind kind, size_t layer, uint6
 {
     const attn_trace_tensor *tensor;
     float *data = find(t, kind, layer, &tensor);
-    if (data == NULL || position < t->position || position - t->position >= t->n_rows)
+    uint64_t r;
+    if (data == NULL || !find_row(t, tensor->shape[1], position, &r))
         return NULL;
-    return data + (head * t->n_rows + (position - t->position)) * t->n_keys;
+    return data + (head * tensor->shape[1] + r) * t->n_keys;
 }
 
 float *attn_trace_cache_row(attn_trace *t, attn_tensor_kind kind, size_t layer, uint64_t key)

@@ -36,11 +36,16 @@ uint64_t attn_trace_bytes(const attn_config *config, const attn_selection *selec
                           const attn_trace_heads *heads, uint64_t n_rows, uint64_t n_keys);
 
 /* A trace of the rows from `position` on, with one reference. What masks hide is filled in.
- * NULL: out of memory. Cost: the memory of the tensors. */
+ * NULL: out of memory, or past ATTN_TRACES_BYTES_MAX. Cost: the memory of the tensors. */
 ATTN_MUST_CHECK attn_trace *attn_trace_create(const attn_config *config,
                                               const attn_selection *selection,
                                               const attn_trace_heads *heads, uint64_t position,
                                               size_t n_rows, uint64_t first_key, uint64_t n_keys);
+
+/* Bytes of all traces that there are. */
+uint64_t attn_trace_all_bytes(void);
+/* What filling it in costs, in multiply-adds. */
+double attn_trace_cost(const attn_trace *trace, size_t head_dim);
 
 /* Whether the trace has that tensor. */
 bool attn_trace_has(const attn_trace *trace, attn_tensor_kind kind, size_t layer);

@@ -425,7 +425,7 @@ static attn_status create_session(attn_job *job, attn_error *err)
     job->session = session;
     status = attn_job_admit(job, err);
     if (status == ATTN_OK)
-        status = attn_sessions_insert(engine->sessions, session, job, err);
+        status = attn_sessions_insert(engine->sessions, session, job, NULL, err);
     if (status != ATTN_OK) {
         job->session = NULL;
         attn_session_free(session);
@@ -435,7 +435,6 @@ static attn_status create_session(attn_job *job, attn_error *err)
     job->created = true;
     engine->sessions_created++;
     engine->n_mortal += ttl_s > 0;
-    attn_engine_tell(engine, session, &(attn_event){.kind = ATTN_EVENT_CREATED});
     return ATTN_OK;
 }
 
@@ -478,14 +477,14 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
 
 /* ------------------------------------------------------------------------------- tensors */
 
-/* Fills a cache tensor from the snapshot. */
-static void read_cache(attn_job *job)
+void attn_job_read_cache(attn_job *job, size_t n)
 {
     const attn_request *r = &job->request;
-    const attn_session *s = job->shadow;
+    const attn_session *s = job->view;
     const size_t head_dim = s->model->config.head_dim;
     float rows[2][1024]; /* the most head_dim */
-    for (uint64_t key = r->first_key; key < r->end_key; key++) {
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = r->first_key + job->n_done + i;
         float *to = attn_trace_cache_row(job->trace, r->tensor, r->layer, key);
         for (size_t h = 0; h < job->heads.n_kv; h++) {
             attn_block_read(s->kv_dtype, head_dim,
@@ -551,33 +550,13 @@ static attn_status choose_heads(attn_job *job, const attn_config *c, attn_error 
     return n > 0 ? ATTN_OK : attn_fail(err, ATTN_E_INVALID, "heads", "at least one is needed");
 }
 
-/* A copy-on-write snapshot of the session's first positions. */
-static attn_status make_snapshot(attn_job *job, attn_session *session, uint64_t length,
-                                 attn_error *err)
-{
-    attn_engine *engine = job->engine;
-    uint64_t record = attn_session_record_bytes(session->model);
-    attn_status status = attn_arena_reserve(engine->arena, record, err);
-    if (status != ATTN_OK)
-        return status;
-    job->shadow = attn_session_new("", session->model, engine->arena, session->pages,
-                                   session->kv_dtype, session->keep_inputs, 0);
-    if (job->shadow == NULL) {
-        attn_arena_unreserve(engine->arena, record);
-        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
-    }
-    status = attn_session_share(session, false, length, job->shadow, err);
-    if (status == ATTN_E_LENGTH_MISMATCH)
-        err->param = NULL;
-    return status;
-}
-
 /* Everything of a TENSOR job but the replay. */
-static attn_status look_at_session(attn_job *job, attn_session *session, attn_error *err)
+static attn_status prepare_look(attn_job *job, attn_error *err)
 {
     attn_request *r = &job->request;
+    attn_session *session = job->looked;
     const attn_config *c = &session->model->config;
-    const bool cache = r->tensor == ATTN_TENSOR_KEY || r->tensor == ATTN_TENSOR_VALUE;
+    const bool cache = attn_job_is_cache_look(job);
     attn_status status = check_options(r, session, err);
     attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
     if (status != ATTN_OK)
@@ -595,8 +574,12 @@ static attn_status look_at_session(attn_job *job, attn_session *session, attn_er
         err->param = "name";
     if (status == ATTN_OK)
         status = choose_heads(job, c, err);
+    attn_sessions_info(job->engine->sessions, session, &job->result.session);
+    /* A session that is being deleted is shorter first. */
+    if (status == ATTN_OK && session->given_back)
+        status = attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
     if (status == ATTN_OK)
-        status = check_ranges(r, session->length, err);
+        status = check_ranges(r, job->result.session.length, err);
     if (status == ATTN_OK && !cache && !session->keep_inputs)
         status = attn_fail(err, ATTN_E_INPUTS_NOT_KEPT, NULL,
                            "the session does not keep its inputs (keep_inputs), which this needs");
@@ -604,34 +587,30 @@ static attn_status look_at_session(attn_job *job, attn_session *session, attn_er
     if (status == ATTN_OK)
         status = check_trace_bytes(attn_trace_bytes(c, &selection, &job->heads, n_rows, n_keys),
                                    cache ? "k" : "q", err);
-    if (status == ATTN_OK)
-        status = make_snapshot(job, session, cache ? r->end_key : r->end_query, err);
     if (status != ATTN_OK)
         return status;
+    const uint64_t end = cache ? r->end_key : r->end_query;
+    job->n_positions = cache ? n_keys : n_rows;
+    job->view = attn_session_new_view(session, end);
     job->trace = attn_trace_create(c, &selection, &job->heads, r->first_query, (size_t)n_rows,
                                    r->first_key, n_keys);
-    if (job->trace == NULL)
+    if (job->view == NULL || job->trace == NULL)
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a tensor");
     job->result.trace = job->trace;
-    job->n_positions = cache ? 0 : n_rows;
-    if (cache)
-        read_cache(job);
-    attn_sessions_info(job->engine->sessions, session, &job->result.session);
-    return ATTN_OK;
+    return attn_session_add_reader(session, &job->reader, end, err);
 }
 
-static attn_status attach_snapshot(attn_job *job, attn_error *err)
+static attn_status attach_look(attn_job *job, attn_error *err)
 {
     attn_engine *engine = job->engine;
-    attn_session *session = attn_sessions_find(engine->sessions, job->id);
-    if (session == NULL)
+    job->looked = attn_sessions_find(engine->sessions, job->id);
+    if (job->looked == NULL)
         return attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
     job->state = ATTN_JOB_ASIDE;
-    attn_status status = look_at_session(job, session, err);
-    attn_sessions_unreference(engine->sessions, session);
+    attn_status status = prepare_look(job, err);
     if (status != ATTN_OK) {
-        attn_session_free(job->shadow);
-        job->shadow = NULL;
+        attn_free(job->view);
+        attn_sessions_unreference(engine->sessions, job->looked);
     }
     return status;
 }
@@ -706,7 +685,7 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
         memcpy(job->id, request->session, strlen(request->session) + 1);
     else
         make_id(job);
-    status = job->kind == ATTN_JOB_TENSOR ? attach_snapshot(job, err) : attach_session(job, err);
+    status = job->kind == ATTN_JOB_TENSOR ? attach_look(job, err) : attach_session(job, err);
     if (status != ATTN_OK) {
         engine->n_jobs--;
         free_job(job);
@@ -734,11 +713,19 @@ static bool release_session(attn_job *job, bool failed)
         return true; /* one waiter fewer: the next may be let in */
     }
     attn_session_settle(session, session->length);
-    if (job->created && failed && session->length == 0 && attn_sessions_remove(table, session))
-        attn_engine_tell(job->engine, session, &(attn_event){.kind = ATTN_EVENT_DELETED});
+    if (job->created && failed && session->length == 0)
+        attn_sessions_remove(table, session);
     bool waiting = attn_sessions_release(table, session, true, &job->result.session);
     attn_sessions_unreference(table, session);
     return waiting;
+}
+
+static void release_look(attn_job *job)
+{
+    attn_session_remove_reader(job->looked, &job->reader);
+    attn_sessions_unreference(job->engine->sessions, job->looked);
+    attn_free(job->view);
+    job->looked = job->view = NULL;
 }
 
 bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
@@ -746,6 +733,8 @@ bool attn_job_finish(attn_job *job, attn_reason reason, const attn_error *error)
     attn_engine *engine = job->engine;
     attn_session_free(job->shadow);
     job->shadow = NULL;
+    if (job->looked != NULL)
+        release_look(job);
     bool waiting = job->session != NULL &&
                    release_session(job, reason != ATTN_REASON_LENGTH && reason != ATTN_REASON_STOP);
     uint64_t now = attn_now_ns();

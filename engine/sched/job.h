@@ -32,13 +32,16 @@ struct attn_job {
 
     _Atomic bool cancelled, woken, parked;
 
-    attn_session *session;  /* held, or waited for; NULL once released, and of a TENSOR job */
-    bool created;           /* this job made the session */
-    attn_session *shadow;   /* VERIFY: the recomputed cache; TENSOR: the snapshot */
+    attn_session *session; /* held, or waited for; NULL once released, and of a TENSOR job */
+    bool created;          /* this job made the session */
+    attn_session *shadow;  /* VERIFY: the recomputed cache */
+    attn_session *looked;  /* TENSOR: referenced, and read through the view */
+    attn_session *view;
+    attn_reader reader;
     attn_trace *trace;      /* PREFILL, TENSOR: the tensors asked for */
     attn_trace_heads heads; /* of a trace */
     uint64_t start_length;
-    uint64_t n_positions; /* rows to run: prefill rows, decode steps, positions to verify */
+    uint64_t n_positions; /* prefill rows, decode steps, positions to verify or to look at */
     uint64_t n_done;
     bool started;   /* in a batch at least once */
     float *outputs; /* PREFILL: kept output rows */
@@ -69,6 +72,15 @@ static inline bool attn_job_samples(const struct attn_job *job)
 /* Admits a job whose session it holds: checks the request against the session's present length and
  * reserves what it may use. Any thread. On error the session is unchanged and still held. */
 ATTN_MUST_CHECK attn_status attn_job_admit(struct attn_job *job, attn_error *err);
+
+/* Whether the job looks at a tensor of the cache, which needs no computing. */
+static inline bool attn_job_is_cache_look(const struct attn_job *job)
+{
+    return job->request.tensor == ATTN_TENSOR_KEY || job->request.tensor == ATTN_TENSOR_VALUE;
+}
+
+/* Reads the next n keys of such a look. Thread: the scheduler, while it is reading. */
+void attn_job_read_cache(struct attn_job *job, size_t n);
 
 /* Releases what the job holds, fills its result and calls `done`; gives the scheduler's reference
  * back. Returns true when other jobs wait for the session. Thread: the scheduler. */

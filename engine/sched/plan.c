@@ -1,7 +1,13 @@
 #include "engine/sched/scheduler_state.h"
 
+#include <math.h>
+
 /* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
 #define MIN_CHUNK 16
+/* So many decodes read the weights in hardly more time than one. */
+#define MIN_DECODES 16
+/* While nobody decodes, batches may take so many times longer. */
+#define ALONE_FACTOR 4
 
 static void set_kept_inputs(attn_span *span, const attn_session *session, uint64_t position)
 {
@@ -22,25 +28,47 @@ static attn_batch_part *add_part(attn_scheduler *s, attn_job *job)
     return part;
 }
 
+/* Whether a capture now takes no time of others, but for a burst that it may be in advance. */
+static bool may_capture(const attn_scheduler *s)
+{
+    const attn_job_list *active = &s->lists[ATTN_JOB_ACTIVE];
+    double now = (double)attn_now_ns(), planned = s->capture_ns + s->capture_cost / s->rate;
+    return active->first == active->last ||
+           fmax(s->captured_until_ns, now) + ATTN_CAPTURE_PART * planned <=
+               now + ATTN_CAPTURE_BURST_NS;
+}
+
+/* The observer's trace of a decode step, if it wants one. */
+static void make_watched(attn_scheduler *s, attn_batch_part *part, uint64_t position)
+{
+    const attn_session *session = part->job->session;
+    const attn_config *c = &session->model->config;
+    const attn_observer *observer = &s->engine->observer;
+    attn_selection selection;
+    if (!s->engine->observing || observer->wants == NULL ||
+        !observer->wants(observer->ctx, session->id, &selection) ||
+        attn_trace_check_step(c, &selection, NULL) != ATTN_OK || !may_capture(s))
+        return;
+    attn_trace_heads heads;
+    uint64_t begin = attn_now_ns();
+    attn_trace_choose(c, &selection, &heads);
+    part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
+    s->capture_ns += (double)(attn_now_ns() - begin);
+    if (part->watched != NULL)
+        s->capture_cost += attn_trace_cost(part->watched, c->head_dim);
+}
+
 /* The traces of a decode step: for its own client, and for the observer. False when out of memory for
  * the former. */
 static bool make_traces(attn_scheduler *s, attn_batch_part *part, uint64_t position)
 {
     attn_job *job = part->job;
-    const attn_config *c = &job->session->model->config;
-    attn_engine *engine = s->engine;
-    attn_selection selection;
-    if (job->request.has_trace)
-        part->trace =
-            attn_trace_create(c, &job->request.trace, &job->heads, position, 1, 0, position + 1);
-    if (engine->observing && engine->observer.wants != NULL &&
-        engine->observer.wants(engine->observer.ctx, job->session->id, &selection) &&
-        attn_trace_check_step(c, &selection, NULL) == ATTN_OK) {
-        attn_trace_heads heads;
-        attn_trace_choose(c, &selection, &heads);
-        part->watched = attn_trace_create(c, &selection, &heads, position, 1, 0, position + 1);
-    }
-    return !job->request.has_trace || part->trace != NULL;
+    make_watched(s, part, position);
+    if (!job->request.has_trace)
+        return true;
+    part->trace = attn_trace_create(&job->session->model->config, &job->request.trace, &job->heads,
+                                    position, 1, 0, position + 1);
+    return part->trace != NULL;
 }
 
 /* A decode's next row: its own input, or what follows from the session's last output (itself, or the
@@ -121,7 +149,7 @@ static double add_chunk(attn_scheduler *s, attn_job *job, double budget)
 
 void attn_plan_look(attn_scheduler *s, attn_job *job, double budget)
 {
-    const attn_config *c = &job->shadow->model->config;
+    const attn_config *c = &job->view->model->config;
     uint64_t position = job->request.first_query + job->n_done;
     uint64_t left = job->n_positions - job->n_done;
     size_t n = MIN_CHUNK;
@@ -131,41 +159,53 @@ void attn_plan_look(attn_scheduler *s, attn_job *job, double budget)
     attn_batch_part *part = add_part(s, job);
     part->n_rows = n;
     add_kept(s,
-             (attn_span){.session = job->shadow,
+             (attn_span){.session = job->view,
                          .position = position,
                          .n_rows = n,
                          .read_only = true,
                          .traces = {job->trace}},
-             job->shadow);
+             job->view);
 }
 
-double attn_plan_batch(attn_scheduler *s, const attn_model *model)
+/* Whether some job of `model` has chunks, and whether a decode of any model may be ready. */
+static void find_work(const attn_scheduler *s, const attn_model *model, bool *chunks, bool *decodes)
 {
-    double cost = 0, budget = s->rate * ATTN_BATCH_NS;
-    bool chunks = false;
+    *chunks = *decodes = false;
+    for (const attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE);
+         job != NULL && !(*chunks && *decodes); job = job->next) {
+        *decodes |= job->kind == ATTN_JOB_DECODE;
+        *chunks |= job->kind != ATTN_JOB_DECODE && job->session->model == model;
+    }
+}
+
+void attn_plan_batch(attn_scheduler *s, const attn_model *model)
+{
+    bool chunks, decodes;
+    find_work(s, model, &chunks, &decodes);
+    const double budget = s->rate * ATTN_BATCH_NS * (decodes ? 1 : ALONE_FACTOR);
+    chunks = chunks && (!decodes || s->chunk_debt_ns <= 0);
     s->n_parts = s->n_spans = s->n_rows = 0;
-    for (const attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE); job != NULL && !chunks;
-         job = job->next)
-        chunks = job->session->model == model && job->kind != ATTN_JOB_DECODE;
+    s->decode_cost = s->chunk_cost = s->capture_cost = s->capture_ns = 0;
     size_t most = chunks ? ATTN_BATCH_ROWS - MIN_CHUNK : ATTN_BATCH_ROWS;
     for (attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE), *next; job != NULL; job = next) {
         next = job->next;
-        if (s->n_rows == most || cost > 2 * budget)
+        const double weights =
+            attn_forward_cost(&model->config, 0, s->n_rows < MIN_DECODES ? s->n_rows : MIN_DECODES);
+        if (s->n_rows == most || s->decode_cost - weights > 2 * budget)
             break;
         if (job->kind != ATTN_JOB_DECODE || job->session->model != model || attn_sched_park(s, job))
             continue;
         if (attn_job_samples(job) && job->session->has_last_output && !job->has_next)
             continue; /* more jobs than logits had room for: its turn to sample comes next */
-        cost += attn_forward_cost(&model->config, job->session->length, 1);
+        s->decode_cost += attn_forward_cost(&model->config, job->session->length, 1);
         add_decode(s, job);
     }
-    size_t n_decodes = s->n_parts;
     for (attn_job *job = attn_sched_first(s, ATTN_JOB_ACTIVE); chunks && job != NULL;
          job = job->next) {
-        if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->n_parts > n_decodes))
+        const double cost = s->decode_cost + s->chunk_cost;
+        if (s->n_rows + MIN_CHUNK > ATTN_BATCH_ROWS || (cost > budget && s->chunk_cost > 0))
             break;
         if (job->kind != ATTN_JOB_DECODE && job->session->model == model)
-            cost += add_chunk(s, job, budget > cost ? budget - cost : 0);
+            s->chunk_cost += add_chunk(s, job, budget > cost ? budget - cost : 0);
     }
-    return cost;
 }

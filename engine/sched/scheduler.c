@@ -5,8 +5,12 @@
  * run on this thread. */
 #include "engine/sched/scheduler_state.h"
 
+#include <math.h>
+
 /* While others have work, looking into sessions gets this part of the time. */
 #define ASIDE_PART 10
+/* A look at the cache copies about so many floats a turn. */
+#define CACHE_FLOATS ((size_t)256 << 10)
 /* How often a busy scheduler looks at waiting and parked jobs whose time may be up. */
 #define LOOK_NS 10000000u
 
@@ -94,6 +98,17 @@ static void retry_parked(attn_scheduler *s)
     }
 }
 
+/* Ends looks at positions that are no more. */
+static void end_lost_looks(attn_scheduler *s)
+{
+    for (attn_job *job = attn_sched_first(s, ATTN_JOB_ASIDE), *next; job != NULL; job = next) {
+        next = job->next;
+        attn_error err;
+        if (attn_session_check_reader(job->looked, &job->reader, &err) != ATTN_OK)
+            attn_sched_fail(s, job, &err);
+    }
+}
+
 bool attn_sched_park(attn_scheduler *s, attn_job *job)
 {
     if (job->sink.ready == NULL || job->sink.ready(job->sink.ctx))
@@ -143,7 +158,22 @@ void attn_sched_start(attn_scheduler *s, attn_job *job, uint64_t now)
         attn_sessions_set_state(s->engine->sessions, job->session, states[job->kind]);
 }
 
-static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
+/* Accounts for a batch's time: the chunks' part of it is their debt to decodes, whose part pays it.
+ * What they owe is one chunk at most: while nobody decoded they kept nobody waiting. */
+static void account(attn_scheduler *s, double now, double duration)
+{
+    const double cost = s->decode_cost + s->chunk_cost + s->capture_cost;
+    const double chunks = duration * (s->chunk_cost / cost), decodes = duration - chunks;
+    const double debt = s->chunk_debt_ns + chunks - decodes;
+    s->chunk_debt_ns = fmax(0, chunks > 0 ? fmin(debt, chunks) : debt);
+    s->rate += 0.2 * (cost / duration - s->rate);
+    const double captures = s->capture_ns + duration * (s->capture_cost / cost);
+    if (captures > 0) /* while alone they may be ahead of it as far as they like */
+        s->captured_until_ns = fmin(fmax(s->captured_until_ns, now), now + ATTN_CAPTURE_BURST_NS) +
+                               ATTN_CAPTURE_PART * captures;
+}
+
+static void run_batch(attn_scheduler *s, const attn_model *model)
 {
     uint64_t begin = attn_now_ns();
     for (size_t i = 0; i < s->n_parts; i++)
@@ -151,8 +181,7 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
     const float *outputs = attn_forward_run(s->engine->forward, model, s->spans, s->n_spans,
                                             model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
-    double rate = cost / (double)(duration + 1);
-    s->rate += 0.2 * (rate - s->rate);
+    account(s, (double)begin, (double)duration + 1);
     s->engine->batches++;
     attn_histogram_observe(&s->engine->batch_size, (double)s->n_rows);
     for (size_t i = 0; i < s->n_parts; i++) {
@@ -165,23 +194,44 @@ static void run_batch(attn_scheduler *s, const attn_model *model, double cost)
     }
 }
 
+/* The next rows, or keys of the cache, of a look that is reading. */
+static void run_look(attn_scheduler *s, attn_job *job, bool alone)
+{
+    const attn_config *c = &job->view->model->config;
+    if (attn_job_is_cache_look(job)) {
+        uint64_t left = job->n_positions - job->n_done;
+        size_t n = 1 + CACHE_FLOATS / ((size_t)c->num_key_value_heads * c->head_dim);
+        n = n < left ? n : (size_t)left;
+        attn_job_read_cache(job, n);
+        job->n_done += n;
+        return;
+    }
+    s->n_parts = s->n_spans = s->n_rows = 0;
+    attn_plan_look(s, job, s->rate * (alone ? ATTN_BATCH_NS : ATTN_BATCH_NS / ASIDE_PART));
+    attn_forward_run(s->engine->forward, job->view->model, s->spans, s->n_spans,
+                     attn_trace_layers(job->trace), s->finite);
+    job->n_done += s->parts[0].n_rows;
+}
+
 /* A piece of the first look into a session, a short one if others have work. */
 static void run_aside(attn_scheduler *s)
 {
     attn_job *job = attn_sched_first(s, ATTN_JOB_ASIDE);
     const bool alone = attn_sched_first(s, ATTN_JOB_ACTIVE) == NULL;
     uint64_t begin = attn_now_ns();
+    attn_error err;
     if (job == NULL || (!alone && begin < s->next_aside_ns))
         return;
-    s->n_parts = s->n_spans = s->n_rows = 0;
-    attn_plan_look(s, job, s->rate * (alone ? ATTN_BATCH_NS : ATTN_BATCH_NS / ASIDE_PART));
+    if (attn_session_begin_reading(job->looked, &job->reader, job->view, &err) != ATTN_OK) {
+        attn_sched_fail(s, job, &err);
+        return;
+    }
     attn_sched_start(s, job, begin);
-    attn_forward_run(s->engine->forward, job->shadow->model, s->spans, s->n_spans,
-                     attn_trace_layers(job->trace), s->finite);
+    run_look(s, job, alone);
+    attn_session_pause_reader(job->looked, &job->reader);
     uint64_t end = attn_now_ns();
     s->next_aside_ns = end + ASIDE_PART * (end - begin);
     job->compute_ns += end - begin;
-    job->n_done += s->parts[0].n_rows;
     if (job->n_done == job->n_positions)
         attn_sched_finish(s, job, ATTN_REASON_LENGTH, NULL);
     else
@@ -197,9 +247,9 @@ static void run_next(attn_scheduler *s)
         const attn_model *model = s->engine->models[s->next_model++ % s->engine->n_models].model;
         if (attn_config_is_decoder(&model->config))
             attn_sample_next(s, model);
-        double cost = attn_plan_batch(s, model);
+        attn_plan_batch(s, model);
         if (s->n_parts > 0) {
-            run_batch(s, model, cost);
+            run_batch(s, model);
             return;
         }
     }
@@ -248,7 +298,7 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
         if (job->cancelled)
             *cancelled = true;
         else if (job->state != ATTN_JOB_WAITING && job->n_positions == 0)
-            /* Of an empty session, or of the cache alone. */
+            /* Of an empty session. */
             attn_sched_finish(s, job, ATTN_REASON_LENGTH, NULL);
     }
     return !stop;
@@ -269,6 +319,7 @@ static void *scheduler_main(void *arg)
         if (kicked || now >= next_look_ns) {
             retry_waiting(s);
             retry_parked(s);
+            end_lost_looks(s);
             next_look_ns = now + LOOK_NS;
         }
         expire(s, now);

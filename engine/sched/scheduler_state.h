@@ -39,6 +39,10 @@ struct attn_scheduler {
     uint64_t next_aside_ns; /* while others have work */
     size_t next_model;
     double rate; /* multiply-adds a nanosecond, measured */
+    /* What chunks took of the time beyond what decodes beside them had; they wait while it is above
+     * 0 and decodes are there. */
+    double chunk_debt_ns;
+    double captured_until_ns; /* when what was captured will have been its part of the time */
     uint64_t next_expiry_ns;
 
     /* The batch. */
@@ -46,6 +50,8 @@ struct attn_scheduler {
     attn_span spans[ATTN_BATCH_ROWS];
     bool finite[ATTN_BATCH_ROWS];
     size_t n_parts, n_spans, n_rows;
+    double decode_cost, chunk_cost, capture_cost; /* in multiply-adds */
+    double capture_ns;                            /* that making traces for the observer took */
     float rows[4][1024]; /* head rows that a verify compares; 1024 is the most head_dim */
 
     /* For language models; NULL when there is none. */
@@ -75,8 +81,14 @@ bool attn_sched_park(attn_scheduler *s, attn_job *job);
 
 /* ----------------------------------------------------------------------------------- plan.c */
 
-/* Plans a batch of `model`: decodes first, then chunks in what they leave. Returns its cost. */
-double attn_plan_batch(attn_scheduler *s, const attn_model *model);
+/* While others have work, captures for the observer get this part of the time. */
+#define ATTN_CAPTURE_PART 4
+/* How far they may be ahead of it. */
+#define ATTN_CAPTURE_BURST_NS 1e8
+
+/* Plans a batch of `model`: decodes first, then chunks in what they leave; while decodes are ready,
+ * chunks get half of the time. The batch may be empty. */
+void attn_plan_batch(attn_scheduler *s, const attn_model *model);
 /* Plans the next rows of a look into a session, for about `budget` of cost. */
 void attn_plan_look(attn_scheduler *s, attn_job *job, double budget);
 

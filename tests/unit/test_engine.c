@@ -657,9 +657,14 @@ static void test_context_length(void **state)
 static void test_budget(void **state)
 {
     (void)state;
-    const uint64_t budget = 64u << 10;
-    attn_engine *engine = run_open((run_setup){.kv_memory_bytes = budget});
     attn_totals before, t;
+    attn_engine *engine = run_open((run_setup){0});
+    append(engine, "a", 0, 16);
+    attn_engine_totals(engine, &t);
+    attn_engine_close(engine);
+    /* Room for 18 sessions of a page, and not for a page more. */
+    const uint64_t budget = 18 * t.allocated_bytes + 500;
+    engine = run_open((run_setup){.kv_memory_bytes = budget});
     attn_request r = request(ATTN_JOB_PREFILL, "a", 400);
     attn_error err = refused(engine, &r, ATTN_E_KV_BUDGET, NULL);
     check_detail(&err, 0, "needed", 25 * (PAGE_KV + PAGE_INPUTS + 4));
@@ -679,7 +684,7 @@ static void test_budget(void **state)
         if (p.submitted != ATTN_OK)
             break;
     }
-    assert_true(n > 15 && n < 22);
+    assert_int_equal(n, 18);
     assert_false(exists(engine, id));
     attn_engine_totals(engine, &before);
     assert_int_equal(before.sessions, n);

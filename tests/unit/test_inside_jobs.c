@@ -41,7 +41,7 @@ static void pause_us(long us)
 
 /* ------------------------------------------------------------------------ a frozen scheduler */
 
-/* An observer that records events, and on demand keeps the scheduler's thread in a step of session
+/* An observer that records events, and on demand keeps the scheduler's thread before a step of session
  * "clock": what is submitted meanwhile stays pending. */
 typedef struct recorded {
     attn_event_kind kind;
@@ -87,13 +87,6 @@ static void on_event(void *ctx, const attn_event *event)
         if (event->trace != NULL)
             r->trace = attn_trace_retain(event->trace);
     }
-    if (o->freeze && event->kind == ATTN_EVENT_STEP && strcmp(event->session, "clock") == 0) {
-        o->frozen = true;
-        pthread_cond_broadcast(&o->cond);
-        while (o->freeze)
-            pthread_cond_wait(&o->cond, &o->mutex);
-        o->frozen = false;
-    }
     pthread_cond_broadcast(&o->cond);
     pthread_mutex_unlock(&o->mutex);
 }
@@ -103,6 +96,13 @@ static bool on_wants(void *ctx, const char *session, attn_selection *selection)
     observer *o = ctx;
     pthread_mutex_lock(&o->mutex);
     o->n_asked++;
+    if (o->freeze && strcmp(session, "clock") == 0) {
+        o->frozen = true;
+        pthread_cond_broadcast(&o->cond);
+        while (o->freeze)
+            pthread_cond_wait(&o->cond, &o->mutex);
+        o->frozen = false;
+    }
     bool wanted = o->wanted != NULL && strcmp(session, o->wanted) == 0;
     *selection = o->selection;
     pthread_mutex_unlock(&o->mutex);
@@ -162,10 +162,12 @@ static uint64_t shared_bytes(attn_engine *engine, const char *session)
     return info.kv.shared_bytes;
 }
 
-/* Cancelled, its session deleted, its session truncated: what each of three pending looks gives. */
+/* What pending looks give: cancelled, their session deleted, truncated before and behind their end.
+ * None of them holds anything of the budget, and the deleted session's pages go at once. */
 static void test_pending_looks(void **state)
 {
     (void)state;
+    enum { PENDING = 7 };
     static observer o;
     attn_engine *engine = open_chain();
     inside_inputs inputs = inside_long_inputs();
@@ -182,37 +184,49 @@ static void test_pending_looks(void **state)
         inside_look_request("a", ATTN_TENSOR_PATTERN, 2, 0, OPEN_END, 0, OPEN_END),
         inside_look_request("a", ATTN_TENSOR_ATTN_OUT, 2, 50, OPEN_END, 0, OPEN_END),
         inside_look_request("b", ATTN_TENSOR_Z, 1, 0, OPEN_END, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 5, OPEN_END),
         inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 0, OPEN_END),
-        inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_Z, 1, 0, 20, 0, OPEN_END),
+        inside_look_request("b", ATTN_TENSOR_KEY, 1, 0, OPEN_END, 0, 20),
     };
-    run result[5];
-    run_handle *handle[5];
-    for (size_t i = 0; i < 5; i++)
+    static const attn_status expected[PENDING] = {ATTN_OK,
+                                                  ATTN_E_SESSION_NOT_FOUND,
+                                                  ATTN_E_LENGTH_MISMATCH,
+                                                  ATTN_E_LENGTH_MISMATCH,
+                                                  ATTN_OK,
+                                                  ATTN_OK,
+                                                  ATTN_OK};
+    run result[PENDING];
+    run_handle *handle[PENDING];
+    for (size_t i = 0; i < PENDING; i++)
         handle[i] = run_start(engine, &request[i], &result[i]);
     attn_stats stats;
     attn_engine_stats(engine, &stats);
-    assert_int_equal(stats.queue_depth, 5);
-    assert_true(inside_account(engine) > before);
-    assert_true(shared_bytes(engine, "b") > 0);
+    assert_int_equal(stats.queue_depth, PENDING + 1); /* and the clock */
+    assert_int_equal(inside_account(engine), before);
+    assert_int_equal(shared_bytes(engine, "b"), 0);
     run_cancel(handle[0]);
     run_cancel(handle[4]);
+    attn_session_info info;
+    assert_int_equal(attn_session_get(engine, "a", &info, NULL), ATTN_OK);
     drop(engine, "a");
-    assert_int_equal(attn_session_truncate(engine, "b", 3, OPEN_END, NULL, &err), ATTN_OK);
+    assert_true(inside_account(engine) <= before - info.kv.bytes - info.inputs_bytes);
+    assert_int_equal(attn_session_truncate(engine, "b", 20, OPEN_END, NULL, &err), ATTN_OK);
     thaw(engine, &o, clock);
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < PENDING; i++) {
         run_wait(handle[i]);
         assert_int_equal(result[i].submitted, ATTN_OK);
-        assert_int_equal(result[i].reason, i % 4 == 0 ? ATTN_REASON_CANCELLED : ATTN_REASON_LENGTH);
+        assert_int_equal(result[i].error.status, expected[i]);
+        assert_int_equal(result[i].reason, i % 4 == 0               ? ATTN_REASON_CANCELLED
+                                           : expected[i] == ATTN_OK ? ATTN_REASON_LENGTH
+                                                                    : ATTN_REASON_ERROR);
+        assert_int_equal(result[i].trace != NULL, result[i].reason == ATTN_REASON_LENGTH);
     }
-    assert_null(result[0].trace);
-    assert_null(result[4].trace);
-    assert_int_equal(result[1].session.length, 101);
-    inside_assert_within(result[1].trace, a.trace);
-    inside_assert_within(result[2].trace, b.trace);
-    assert_memory_equal(result[3].trace->tensors[0].data,
+    inside_assert_within(result[5].trace, b.trace);
+    assert_memory_equal(result[6].trace->tensors[0].data,
                         inside_tensor(b.trace, ATTN_TENSOR_ROT_K, 1)->data,
-                        101 * KV_HEADS * HEAD_DIM * sizeof(float));
-    for (size_t i = 0; i < 5; i++)
+                        20 * KV_HEADS * HEAD_DIM * sizeof(float));
+    for (size_t i = 0; i < PENDING; i++)
         run_free(&result[i]);
     run_free(&a);
     run_free(&b);
@@ -451,7 +465,8 @@ static void test_expiry_is_told(void **state)
     assert_int_equal(next_event(&o, &at, ATTN_EVENT_EXPIRED, "mortal", 0)->kv_bytes, 0);
     attn_session_info info;
     assert_int_equal(attn_session_get(engine, "mortal", &info, NULL), ATTN_E_SESSION_NOT_FOUND);
-    assert_int_equal(inside_account(engine), 0);
+    while (inside_account(engine) != 0) /* told first, then freed */
+        pause_us(1000);
     assert_int_equal(o.n_events, 3);
     forget_events(&o);
     attn_engine_close(engine);
@@ -562,6 +577,7 @@ typedef struct worker {
     bool looks;
     _Atomic bool *over;
     const attn_trace *expected; /* what a look must see */
+    inside_inputs inputs;
     size_t n_done;
     pthread_t thread;
 } worker;
@@ -715,6 +731,109 @@ static void test_everything_at_once(void **state)
     attn_engine_close(engine);
 }
 
+/* Of a prefill far too long for its whole pattern, the last position's row. */
+static void test_last_rows(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain();
+    inside_inputs inputs = inside_long_inputs();
+    attn_stats stats;
+    attn_selection last = {.tensors = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z,
+                           .last_rows = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z};
+    attn_engine_stats(engine, &stats);
+    const uint64_t before = stats.trace_bytes;
+    run r = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 1200, &last);
+    attn_engine_stats(engine, &stats);
+    assert_true(stats.trace_bytes > before);
+    assert_int_equal(r.trace->n_tensors, 2 * LAYERS);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const attn_trace_tensor *pattern = inside_tensor(r.trace, ATTN_TENSOR_PATTERN, layer);
+        const attn_trace_tensor *z = inside_tensor(r.trace, ATTN_TENSOR_Z, layer);
+        assert_int_equal(pattern->shape[1], 1);
+        assert_int_equal(pattern->shape[2], 1200);
+        assert_int_equal(z->shape[0], 1);
+        const attn_tensor_kind kinds[] = {ATTN_TENSOR_PATTERN, ATTN_TENSOR_Z};
+        for (size_t i = 0; i < 2; i++) {
+            const attn_trace_tensor *tensor = i == 0 ? pattern : z;
+            attn_trace *row =
+                inside_look(engine, "a", kinds[i], layer, 1199, OPEN_END, 0, OPEN_END);
+            assert_memory_equal(tensor->data, row->tensors[0].data,
+                                tensor->shape[0] * tensor->shape[1] * tensor->shape[2] *
+                                    sizeof(float));
+            attn_trace_release(row);
+        }
+    }
+    run_free(&r);
+    do { /* jobs end a moment after they have told it */
+        pause_us(100);
+        attn_engine_stats(engine, &stats);
+    } while (stats.trace_bytes != before);
+    attn_engine_close(engine);
+}
+
+/* Deletes sessions until it is over, which others make again at once. */
+static void *delete_all(void *arg)
+{
+    worker *w = arg;
+    do {
+        w->n_done += attn_session_delete(w->engine, w->session, NULL) == ATTN_OK;
+    } while (!*w->over);
+    return NULL;
+}
+
+static void *make_again(void *arg)
+{
+    worker *w = arg;
+    for (; w->n_done < 100; w->n_done++) {
+        attn_request r = inside_feed(ATTN_JOB_PREFILL, w->session, &w->inputs, 0, 3, NULL);
+        run made = run_job(w->engine, &r);
+        run_free(&made);
+        attn_session_info info;
+        attn_status status =
+            attn_session_fork(w->engine, "parent", w->session, 5, OPEN_END, &info, NULL);
+        (void)status;
+    }
+    return NULL;
+}
+
+/* Of one id's sessions, one after the other, each comes, lives and goes in order. */
+static void test_order_of_events(void **state)
+{
+    (void)state;
+    static observer o;
+    attn_engine *engine = open_chain();
+    _Atomic bool over = false;
+    inside_inputs inputs = inside_long_inputs();
+    prefill(engine, "parent", 20);
+    watch(engine, &o);
+    o.chunks = true;
+    attn_engine_observe(engine, true);
+    worker workers[4];
+    for (size_t i = 0; i < 4; i++) {
+        workers[i] = (worker){.engine = engine, .session = "x", .over = &over, .inputs = inputs};
+        assert_int_equal(
+            pthread_create(&workers[i].thread, NULL, i < 2 ? delete_all : make_again, &workers[i]),
+            0);
+    }
+    join_workers(workers + 2, 2);
+    over = true;
+    join_workers(workers, 2);
+    attn_engine_observe(engine, false);
+    size_t n_sessions = 0;
+    bool present = false;
+    for (size_t i = 0; i < o.n_events; i++) {
+        const attn_event_kind kind = o.events[i].kind;
+        const bool comes = kind == ATTN_EVENT_CREATED || kind == ATTN_EVENT_FORKED;
+        assert_string_equal(o.events[i].session, "x");
+        assert_int_equal(present, !comes);
+        present = kind != ATTN_EVENT_DELETED;
+        n_sessions += comes;
+    }
+    assert_true(n_sessions > 1);
+    forget_events(&o);
+    attn_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -729,6 +848,8 @@ int main(void)
         cmocka_unit_test(test_waiting_beside_looks),
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_everything_at_once),
+        cmocka_unit_test(test_order_of_events),
+        cmocka_unit_test(test_last_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

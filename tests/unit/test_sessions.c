@@ -71,7 +71,7 @@ static attn_session *put(fixture *f, const char *id, uint32_t ttl_s)
 {
     attn_session *session = make(f, id, ttl_s);
     attn_error err = {0};
-    if (attn_sessions_insert(f->table, session, NULL, &err) != ATTN_OK)
+    if (attn_sessions_insert(f->table, session, NULL, NULL, &err) != ATTN_OK)
         fail_msg("%s: %s", id, err.message);
     assert_false(attn_sessions_release(f->table, session, true, NULL));
     attn_sessions_unreference(f->table, session);
@@ -154,16 +154,17 @@ static void test_what_cannot_be_inserted(void **state)
     attn_error err = {0};
     put(&f, "a", 0);
     attn_session *again = make(&f, "a", 0);
-    assert_int_equal(attn_sessions_insert(f.table, again, NULL, &err), ATTN_E_SESSION_EXISTS);
+    assert_int_equal(attn_sessions_insert(f.table, again, NULL, NULL, &err), ATTN_E_SESSION_EXISTS);
     assert_int_equal(attn_sessions_count(f.table), 1);
     put(&f, "b", 0);
     put(&f, "c", 0);
     attn_session *fourth = make(&f, "d", 0);
-    assert_int_equal(attn_sessions_insert(f.table, fourth, NULL, &err), ATTN_E_TOO_MANY_SESSIONS);
+    assert_int_equal(attn_sessions_insert(f.table, fourth, NULL, NULL, &err),
+                     ATTN_E_TOO_MANY_SESSIONS);
     assert_int_equal(err.status, ATTN_E_TOO_MANY_SESSIONS);
     assert_int_equal(attn_sessions_count(f.table), 3);
     assert_true(drop(&f, "b"));
-    assert_int_equal(attn_sessions_insert(f.table, fourth, NULL, &err), ATTN_OK);
+    assert_int_equal(attn_sessions_insert(f.table, fourth, NULL, NULL, &err), ATTN_OK);
     attn_sessions_release(f.table, fourth, true, NULL);
     attn_sessions_unreference(f.table, fourth);
     attn_session_free(again);
@@ -171,7 +172,8 @@ static void test_what_cannot_be_inserted(void **state)
 
     f = open_table(0);
     again = make(&f, "a", 0);
-    assert_int_equal(attn_sessions_insert(f.table, again, NULL, NULL), ATTN_E_TOO_MANY_SESSIONS);
+    assert_int_equal(attn_sessions_insert(f.table, again, NULL, NULL, NULL),
+                     ATTN_E_TOO_MANY_SESSIONS);
     attn_session_free(again);
     close_table(&f);
 }
@@ -193,7 +195,7 @@ static void test_holding(void **state)
     fixture f = open_table(10);
     attn_session_info info;
     attn_session *a = make(&f, "a", 7);
-    assert_int_equal(attn_sessions_insert(f.table, a, A_JOB, NULL), ATTN_OK);
+    assert_int_equal(attn_sessions_insert(f.table, a, A_JOB, NULL, NULL), ATTN_OK);
     attn_sessions_info(f.table, a, &info);
     assert_string_equal(info.id, "a");
     assert_string_equal(info.model, "seed-attention");
@@ -259,7 +261,7 @@ static void test_waiting_for_an_end(void **state)
     fixture f = open_table(10);
     for (int i = 0; i < 200; i++) {
         attn_session *a = make(&f, "a", 0);
-        assert_int_equal(attn_sessions_insert(f.table, a, A_JOB, NULL), ATTN_OK);
+        assert_int_equal(attn_sessions_insert(f.table, a, A_JOB, NULL, NULL), ATTN_OK);
         waiter w = {.f = &f, .session = a, .hold = attn_sessions_visit_job(f.table, a, visit)};
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, wait_main, &w), 0);
@@ -477,7 +479,7 @@ static void create(crowd *c, const char *id)
     attn_session *session = make(&c->f, id, 0);
     if (session == NULL)
         return;
-    if (attn_sessions_insert(c->f.table, session, NULL, NULL) != ATTN_OK) {
+    if (attn_sessions_insert(c->f.table, session, NULL, NULL, NULL) != ATTN_OK) {
         attn_session_free(session);
         return;
     }
