@@ -34,6 +34,7 @@ struct attn_scheduler {
     /* Guarded by mutex. */
     attn_job *inbox_first, *inbox_last;
     bool kicked, cancelled, stop;
+    bool asleep; /* the thread waits on `cond`, and nobody has woken it yet */
 
     attn_job_list lists[ATTN_JOB_STATES];
     uint64_t next_aside_ns; /* while others have work */
