@@ -182,6 +182,8 @@ static void run_batch(attn_scheduler *s, const attn_model *model)
                                             model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
     account(s, (double)begin, (double)duration + 1);
+    if (s->decode_cost > 0)
+        s->last_decode_ns = begin + duration;
     s->engine->batches++;
     attn_histogram_observe(&s->engine->batch_size, (double)s->n_rows);
     for (size_t i = 0; i < s->n_parts; i++) {
