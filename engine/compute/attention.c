@@ -10,7 +10,7 @@
 #define MIN_SLOTS 64
 /* Pages in one call of scores. */
 #define SCORE_PAGES 4
-/* A block of this few vectors waits for memory rather than for arithmetic. */
+#define MIX_PAGES (ATTN_MIX_KEYS / ATTN_PAGE_POSITIONS)
 #define PREFETCH_VECTORS 4
 
 /* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. */
@@ -149,37 +149,35 @@ static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
-/* Asks for `bytes` of a page before they are needed. The hardware's own prefetching stops at
- * system pages, and decode waits for memory more than it computes. */
-static void prefetch(const void *from, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const char *)from + at, 0, 2);
-}
-
 /* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
- * then the last pages row by row, since each row ends at another key. */
+ * then the last pages row by row, since each row ends at another key. Meanwhile the keys of the next
+ * segment are fetched: decode waits for memory more than it computes. */
 static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
                         uint64_t first_key, const void *const *kv, const float *weights, float *o)
 {
     const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
     const attn_dtype dtype = q->session->kv_dtype;
-    const size_t half = attn_block_bytes(dtype, head_dim) / 2;
-    size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
+    const size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
     const uint64_t next_key = first_key + ATTN_SEGMENT, end_key = block_keys(a, b);
-    for (size_t p = 0; p < common; p++) {
+    for (size_t p = 0, n; p < common; p += n) {
+        n = common - p < MIX_PAGES ? common - p : MIX_PAGES;
+        const void *next[MIX_PAGES];
         uint64_t ahead = next_key + p * ATTN_PAGE_POSITIONS;
-        if (m <= PREFETCH_VECTORS && ahead < end_key)
-            prefetch(attn_session_block(q->session, ahead, a->layer, b->kv_head), half);
-        a->kernels->mix[dtype](m, ATTN_PAGE_POSITIONS, head_dim, weights + p * ATTN_PAGE_POSITIONS,
-                               ATTN_SEGMENT, kv[p], o);
+        bool fetch = m <= PREFETCH_VECTORS && ahead + n * ATTN_PAGE_POSITIONS <= end_key;
+        for (size_t i = 0; fetch && i < n; i++)
+            next[i] = attn_session_block(q->session, ahead + i * ATTN_PAGE_POSITIONS, a->layer,
+                                         b->kv_head);
+        a->kernels->mix[dtype](m, n * ATTN_PAGE_POSITIONS, head_dim,
+                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p,
+                               fetch ? next : NULL, o);
     }
     for (size_t row = 0; row < b->n_rows; row++) {
-        size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads;
-        for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += ATTN_PAGE_POSITIONS) {
-            size_t count = n - key < ATTN_PAGE_POSITIONS ? n - key : ATTN_PAGE_POSITIONS;
+        size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads, count;
+        for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += count) {
+            count = n - key < ATTN_MIX_KEYS ? n - key : ATTN_MIX_KEYS;
             a->kernels->mix[dtype](b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
-                                   ATTN_SEGMENT, kv[key / ATTN_PAGE_POSITIONS], o + r * head_dim);
+                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS, NULL,
+                                   o + r * head_dim);
         }
     }
 }
@@ -195,7 +193,6 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
     const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
     const attn_dtype dtype = q->session->kv_dtype;
-    const size_t half = attn_block_bytes(dtype, head_dim) / 2;
     const void *kv[SEGMENT_PAGES];
     for (size_t p = 0; p < n_pages; p++)
         kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
@@ -206,8 +203,6 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
                b->n_heads * head_dim * sizeof *s->q);
     for (size_t p = 0, n; p < n_pages; p += n) {
         n = n_pages - p < SCORE_PAGES ? n_pages - p : SCORE_PAGES;
-        for (size_t i = 0; m <= PREFETCH_VECTORS && i < n; i++)
-            prefetch((const char *)kv[p + i] + half, half);
         a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, n,
                                   s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
     }

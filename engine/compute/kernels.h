@@ -22,20 +22,21 @@
 #define ATTN_LANES 16      /* virtual lanes; also the positions of a KV page */
 #define ATTN_PANEL 32      /* outputs in a packed weight panel */
 #define ATTN_QUERY_ROWS 12 /* most query vectors in one call of scores and mix */
+#define ATTN_MIX_KEYS 64   /* most positions in one call of mix */
 #define ATTN_Q8_GROUP \
     64 /* inputs that share a scale in a q8 panel; the last group may be shorter */
 
 typedef struct attn_kernels {
     const char *name;
 
-    /* One panel of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c], by the dtype of
-     * the panel, whose elements are widened to f32 exactly.
-     * Shapes: x [m, k] rows `ldx` apart, y [m, n] rows `ldy` apart, n <= ATTN_PANEL; panel
-     * [k, ATTN_PANEL] for f32, bf16 and f16. A q8 panel is, for each group of ATTN_Q8_GROUP
+    /* Panels of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c], by the dtype of the
+     * panels, whose elements are widened to f32 exactly.
+     * Shapes: x [m, k] rows `ldx` apart, y [m, n] rows `ldy` apart; n / ATTN_PANEL panels, the last
+     * of which may be used in part, one behind the other: [k, ATTN_PANEL] for f32, bf16 and f16. A q8 panel is, for each group of ATTN_Q8_GROUP
      * inputs, 32 f32 scales and then [inputs, ATTN_PANEL] int8; there each group's sum runs from
      * +0 and y adds sum * scale, fused, group after group. */
     void (*matmul[ATTN_DTYPES])(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                                const void *panel, float *y, size_t ldy);
+                                const void *panels, float *y, size_t ldy);
 
     /* Scaled scores of query vectors against whole pages of keys, by the cache's dtype:
      * s[r][16 p + j] = (sum over i of q[r][i] * K_p[i][j]) * scale; with q8 the sum is multiplied
@@ -53,10 +54,11 @@ typedef struct attn_kernels {
 
     /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * V[j][c], j in order; with q8
      * p[r][j] is multiplied by the value's scale first.
-     * Shapes: p [m, n] rows `ldp` apart, n <= 16 the first positions of the block, o [m, head_dim]
-     * contiguous, m <= ATTN_QUERY_ROWS. */
+     * Shapes: p [m, n] rows `ldp` apart, n <= ATTN_MIX_KEYS the first positions of the pages whose
+     * blocks are given, o [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS. `next`: as many blocks
+     * whose keys will be read soon, or NULL. */
     void (*mix[ATTN_DTYPES])(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
-                             const void *block, float *o);
+                             const void *const *blocks, const void *const *next, float *o);
 
     /* y[i] = y[i] + x[i]. */
     void (*add)(size_t n, const float *x, float *y);

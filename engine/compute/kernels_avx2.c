@@ -12,6 +12,7 @@ typedef struct v16 {
 
 /* Of 16 registers: 12 sums, 2 for the right-hand side, 1 for the left. */
 #define TILE_ROWS 6
+#define FETCH_ROWS 4
 #define TILE_MAX_VECTORS 4
 #define TILE_VECTORS(rows) ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
 

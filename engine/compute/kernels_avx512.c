@@ -9,6 +9,7 @@ typedef __m512 v16;
 
 /* Of 32 registers: up to 24 sums, the right-hand side, the left. */
 #define TILE_ROWS 12
+#define FETCH_ROWS 8
 #define TILE_MAX_VECTORS 4
 #define TILE_VECTORS(rows) ((rows) <= 6 ? 4 : 2)
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/half.h"
 #include "engine/cache/block.h"
+#include "engine/model/linear.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -19,51 +20,55 @@ static inline float element(attn_dtype dtype, const void *panel, size_t at)
 }
 
 static inline void matmul(attn_dtype dtype, size_t m, size_t n, size_t k, const float *x,
-                          size_t ldx, const void *panel, float *y, size_t ldy)
+                          size_t ldx, const void *panels, float *y, size_t ldy)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t c = 0; c < n; c++) {
+            const void *panel = (const char *)panels + c / ATTN_PANEL * attn_panel_bytes(dtype, k);
             float sum = 0.0f;
             for (size_t i = 0; i < k; i++)
-                sum = fmaf(x[r * ldx + i], element(dtype, panel, i * ATTN_PANEL + c), sum);
+                sum = fmaf(x[r * ldx + i], element(dtype, panel, i * ATTN_PANEL + c % ATTN_PANEL),
+                           sum);
             y[r * ldy + c] = sum;
         }
     }
 }
 
 static void scalar_matmul_f32(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                              const void *panel, float *y, size_t ldy)
+                              const void *panels, float *y, size_t ldy)
 {
-    matmul(ATTN_F32, m, n, k, x, ldx, panel, y, ldy);
+    matmul(ATTN_F32, m, n, k, x, ldx, panels, y, ldy);
 }
 
 static void scalar_matmul_bf16(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                               const void *panel, float *y, size_t ldy)
+                               const void *panels, float *y, size_t ldy)
 {
-    matmul(ATTN_BF16, m, n, k, x, ldx, panel, y, ldy);
+    matmul(ATTN_BF16, m, n, k, x, ldx, panels, y, ldy);
 }
 
 static void scalar_matmul_f16(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                              const void *panel, float *y, size_t ldy)
+                              const void *panels, float *y, size_t ldy)
 {
-    matmul(ATTN_F16, m, n, k, x, ldx, panel, y, ldy);
+    matmul(ATTN_F16, m, n, k, x, ldx, panels, y, ldy);
 }
 
 static void scalar_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                             const void *panel, float *y, size_t ldy)
+                             const void *panels, float *y, size_t ldy)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t c = 0; c < n; c++) {
-            const unsigned char *group = panel;
+            const unsigned char *group =
+                (const unsigned char *)panels + c / ATTN_PANEL * attn_panel_bytes(ATTN_Q8, k);
             float total = 0.0f;
             for (size_t first = 0; first < k; first += ATTN_Q8_GROUP) {
                 size_t end = first + ATTN_Q8_GROUP < k ? first + ATTN_Q8_GROUP : k;
                 const float *scales = (const float *)(const void *)group;
-                const int8_t *values = (const int8_t *)(group + ATTN_PANEL * sizeof *scales);
+                const int8_t *values =
+                    (const int8_t *)(group + ATTN_PANEL * sizeof *scales) + c % ATTN_PANEL;
                 float sum = 0.0f;
                 for (size_t i = first; i < end; i++)
-                    sum = fmaf(x[r * ldx + i], (float)values[(i - first) * ATTN_PANEL + c], sum);
-                total = fmaf(sum, scales[c], total);
+                    sum = fmaf(x[r * ldx + i], (float)values[(i - first) * ATTN_PANEL], sum);
+                total = fmaf(sum, scales[c % ATTN_PANEL], total);
                 group += ATTN_PANEL * (sizeof *scales + (end - first));
             }
             y[r * ldy + c] = total;
@@ -95,21 +100,18 @@ static inline void scores(attn_dtype dtype, size_t m, size_t head_dim, float sca
 }
 
 static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, const float *p,
-                       size_t ldp, const void *block, float *o)
+                       size_t ldp, const void *const *blocks, float *o)
 {
-    const void *v = attn_block_v(dtype, head_dim, block);
     for (size_t r = 0; r < m; r++) {
-        float weights[ATTN_LANES];
         for (size_t j = 0; j < n; j++) {
-            weights[j] = p[r * ldp + j];
+            const void *block = blocks[j / ATTN_LANES], *v = attn_block_v(dtype, head_dim, block);
+            const size_t at = j % ATTN_LANES;
+            float weight = p[r * ldp + j];
             if (dtype == ATTN_Q8)
-                weights[j] *= attn_block_scales(head_dim, block)[ATTN_LANES + j];
-        }
-        for (size_t c = 0; c < head_dim; c++) {
-            float sum = o[r * head_dim + c];
-            for (size_t j = 0; j < n; j++)
-                sum = fmaf(weights[j], cache_element(dtype, v, j * head_dim + c), sum);
-            o[r * head_dim + c] = sum;
+                weight *= attn_block_scales(head_dim, block)[ATTN_LANES + at];
+            for (size_t c = 0; c < head_dim; c++)
+                o[r * head_dim + c] =
+                    fmaf(weight, cache_element(dtype, v, at * head_dim + c), o[r * head_dim + c]);
         }
     }
 }
@@ -122,9 +124,11 @@ static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, co
         scores(dtype, m, head_dim, scale, q, blocks, n_pages, s, lds);                         \
     }                                                                                          \
     static void scalar_mix_##suffix(size_t m, size_t n, size_t head_dim, const float *p,       \
-                                    size_t ldp, const void *block, float *o)                   \
+                                    size_t ldp, const void *const *blocks,                     \
+                                    const void *const *next, float *o)                         \
     {                                                                                          \
-        mix(dtype, m, n, head_dim, p, ldp, block, o);                                          \
+        (void)next;                                                                            \
+        mix(dtype, m, n, head_dim, p, ldp, blocks, o);                                         \
     }
 SCALAR_CACHE(f32, ATTN_F32)
 SCALAR_CACHE(bf16, ATTN_BF16)

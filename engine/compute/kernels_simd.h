@@ -7,27 +7,19 @@
  *   v16_exp2_scale (adds the integer in the low bits of n to the exponent of e), v16_halves (the
  *   lanes 0-7 and 8-15), v16_load_bf16, v16_load_f16 and v16_load_i8 (16 elements, widened),
  *   v16_div, v16_negative_abs;
- *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows.
+ *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows;
+ *   FETCH_ROWS: from so many rows on a tile computes longer than its weights take to be fetched.
  */
 #include "engine/cache/block.h"
 #include "engine/compute/kernels.h"
+#include "engine/model/linear.h"
 
 #include <stdint.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* Inputs of a block of a panel: half of a first-level cache when they are f32. */
+#define BLOCK_INPUTS 128
 
-/* The first n of 16 elements, the first of them number `at`; nothing past them is read. */
-ALWAYS_INLINE v16 load_right_n(const attn_dtype dtype, const void *w, size_t at, size_t n)
-{
-    if (dtype == ATTN_F32)
-        return v16_load_n((const float *)w + at, n);
-    const size_t size = dtype == ATTN_Q8 ? 1 : 2;
-    uint16_t elements[16] = {0};
-    __builtin_memcpy(elements, (const char *)w + at * size, n * size);
-    return dtype == ATTN_BF16  ? v16_load_bf16(elements)
-           : dtype == ATTN_F16 ? v16_load_f16(elements)
-                               : v16_load_i8((const int8_t *)elements);
-}
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* 16 elements of a right-hand matrix, the first of them number `at`. */
 ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
@@ -44,19 +36,33 @@ ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
     }
 }
 
-/* A register tile: R rows by NV vectors of outputs. w[v] points to the tile's v-th column block of
- * the right-hand matrix, whose rows are ldw elements apart. Every output runs over i in order.
- * `tail`: of the last vector only tail_n lanes may be read. */
-ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool tail,
-                        size_t tail_n, size_t k, const float *x, size_t ldx, const void *const *w,
-                        size_t ldw, v16 acc[][TILE_MAX_VECTORS])
+typedef struct tile_call {
+    size_t k;
+    const float *x; /* row r's values at x + r * ldx */
+    size_t ldx;
+    const void *w[TILE_MAX_VECTORS]; /* vector v's columns; rows ldw elements apart */
+    size_t ldw;
+    float *y; /* vector v of row r goes to y + r * ldy + 16 v */
+    size_t ldy;
+    /* What is fetched into the caches meanwhile: for vector v, k lines from ahead[v] on. */
+    const char *ahead[TILE_MAX_VECTORS];
+    size_t ahead_step;
+} tile_call;
+
+/* A register tile: R rows by NV vectors of outputs. Every output runs over k in order. */
+ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool fetch,
+                        const tile_call *t, v16 acc[][TILE_MAX_VECTORS])
 {
+    const size_t k = t->k, ldx = t->ldx, ldw = t->ldw, ahead_step = t->ahead_step;
+    const float *x = t->x;
     for (size_t i = 0; i < k; i++) {
         v16 right[TILE_MAX_VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++)
-            right[v] = tail && v == NV - 1 ? load_right_n(dtype, w[v], i * ldw, tail_n)
-                                           : load_right(dtype, w[v], i * ldw);
+        for (int v = 0; v < NV; v++) {
+            if (fetch)
+                __builtin_prefetch(t->ahead[v] + i * ahead_step, 0, 3);
+            right[v] = load_right(dtype, t->w[v], i * ldw);
+        }
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             v16 left = v16_set1(x[(size_t)r * ldx + i]);
@@ -67,50 +73,44 @@ ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const
     }
 }
 
-typedef struct tile_call {
-    size_t k;
-    const float *x;
-    size_t ldx;
-    const void *w[TILE_MAX_VECTORS];
-    size_t ldw;
-    float *y; /* vector v of row r goes to y + r * ldy + 16 v */
-    size_t ldy;
-    size_t tail_n; /* lanes of the last vector that are outputs */
-    float scale;
-} tile_call;
-
-typedef enum tile_mode { TILE_SET, TILE_SCALE, TILE_ADD } tile_mode;
-
-/* Computes one tile and stores it: y = sum, y = sum * scale, or y += sum (in sequence). `narrow`:
- * the right-hand rows end at tail_n, so nothing past it may be read. */
-ALWAYS_INLINE void run_tile(const int R, const int NV, const attn_dtype dtype, const tile_mode mode,
-                            const bool tail, const bool narrow, const tile_call *t)
+ALWAYS_INLINE void load_tile(const int R, const int NV, const tile_call *t,
+                             v16 acc[][TILE_MAX_VECTORS])
 {
-    v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) {
-            const float *y = t->y + (size_t)r * t->ldy + 16 * (size_t)v;
-            if (mode != TILE_ADD)
-                acc[r][v] = v16_zero();
-            else
-                acc[r][v] = tail && v == NV - 1 ? v16_load_n(y, t->tail_n) : v16_load(y);
-        }
+        for (int v = 0; v < NV; v++)
+            acc[r][v] = v16_load(t->y + (size_t)r * t->ldy + 16 * (size_t)v);
     }
-    tile(R, NV, dtype, tail && narrow, t->tail_n, t->k, t->x, t->ldx, t->w, t->ldw, acc);
+}
+
+ALWAYS_INLINE void zero_tile(const int R, const int NV, v16 acc[][TILE_MAX_VECTORS])
+{
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++) {
-            float *y = t->y + (size_t)r * t->ldy + 16 * (size_t)v;
-            v16 result = mode == TILE_SCALE ? v16_mul(acc[r][v], v16_set1(t->scale)) : acc[r][v];
-            if (tail && v == NV - 1)
-                v16_store_n(y, result, t->tail_n);
-            else
-                v16_store(y, result);
-        }
+        for (int v = 0; v < NV; v++)
+            acc[r][v] = v16_zero();
     }
+}
+
+ALWAYS_INLINE void store_tile(const int R, const int NV, const tile_call *t,
+                              v16 acc[][TILE_MAX_VECTORS])
+{
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++)
+            v16_store(t->y + (size_t)r * t->ldy + 16 * (size_t)v, acc[r][v]);
+    }
+}
+
+/* Copies the first n columns of rows; outputs that do not fill a vector are computed in a buffer. */
+static void copy_columns(size_t rows, size_t n, const float *from, size_t ld_from, float *to,
+                         size_t ld_to)
+{
+    for (size_t r = 0; r < rows; r++)
+        __builtin_memcpy(to + r * ld_to, from + r * ld_from, n * sizeof *to);
 }
 
 /* Calls RUN(R) with a constant R for each number of rows that tile_rows gives. */
@@ -166,175 +166,304 @@ static size_t tile_rows(size_t m)
     return m >= TILE_ROWS ? TILE_ROWS : m >= 8 ? 8 : m >= 6 ? 6 : m >= 4 ? 4 : m;
 }
 
-/* Columns [0, n) of R rows, in tiles as wide as the registers allow. `t` has x, ldx, k, ldw, ldy;
- * the column block at c starts with element c of the right-hand matrix `w`. */
-ALWAYS_INLINE void run_columns(const int R, const attn_dtype dtype, const tile_mode mode,
-                               const bool narrow, tile_call *t, const void *w, size_t n, float *y)
+/* A tile's sums over a block of inputs: `first`: y = sum; else y goes on. A block of q8 is a group
+ * of inputs with scales: y = sum * scale, or y += sum * scale, fused. */
+ALWAYS_INLINE void run_sums(const int R, const int NV, const attn_dtype dtype, bool first,
+                            const tile_call *t, const float *const *scales)
+{
+    v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
+    if (first || dtype == ATTN_Q8)
+        zero_tile(R, NV, acc);
+    else
+        load_tile(R, NV, t, acc);
+    tile(R, NV, dtype, R >= FETCH_ROWS, t, acc);
+#pragma GCC unroll 8
+    for (int v = 0; dtype == ATTN_Q8 && v < NV; v++) {
+        v16 scale = v16_load(scales[v]);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) {
+            const float *y = t->y + (size_t)r * t->ldy + 16 * (size_t)v;
+            acc[r][v] = v16_fma(acc[r][v], scale, first ? v16_zero() : v16_load(y));
+        }
+    }
+    store_tile(R, NV, t, acc);
+}
+
+/* Bytes from one block of `inputs` inputs of a panel to the next. */
+ALWAYS_INLINE size_t block_bytes(const attn_dtype dtype, size_t inputs)
+{
+    return ATTN_PANEL * (inputs * attn_dtype_size(dtype) + (dtype == ATTN_Q8 ? sizeof(float) : 0));
+}
+
+/* Outputs [0, n) of R rows for one block of inputs, whose weights begin at `block` in the first of
+ * the panels. */
+ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, tile_call *t,
+                             const char *block, size_t panel_bytes, size_t n, float *y)
 {
     const int NV = TILE_VECTORS(R);
-    const size_t size = attn_dtype_size(dtype);
-    size_t c = 0;
-    for (; c + 16 * (size_t)NV <= n; c += 16 * (size_t)NV) {
+    const size_t width = 16 * (size_t)NV, ldy = t->ldy;
+    for (size_t c = 0, columns; c < n; c += columns) {
+        float partial[TILE_ROWS * 16];
+        const float *scales[TILE_MAX_VECTORS];
+        const int n_vectors = c + width <= n ? NV : 1;
+        columns = n - c < 16 ? n - c : 16 * (size_t)n_vectors;
+        for (int v = 0; v < n_vectors; v++) {
+            size_t at = c + 16 * (size_t)v;
+            const char *from = block + at / ATTN_PANEL * panel_bytes;
+            at %= ATTN_PANEL;
+            scales[v] = (const float *)(const void *)from + at;
+            t->w[v] = from + block_bytes(dtype, 0) + at * attn_dtype_size(dtype);
+        }
+        t->y = y + c;
+        if (columns < 16) {
+            copy_columns((size_t)R, columns, t->y, ldy, partial, 16);
+            t->y = partial;
+            t->ldy = 16;
+        }
+        if (n_vectors == NV)
+            run_sums(R, NV, dtype, first, t, scales);
+        else
+            run_sums(R, 1, dtype, first, t, scales);
+        if (columns < 16) {
+            copy_columns((size_t)R, columns, partial, 16, y + c, ldy);
+            t->ldy = ldy;
+        }
         for (int v = 0; v < NV; v++)
-            t->w[v] = (const char *)w + (c + 16 * (size_t)v) * size;
-        t->y = y + c;
-        run_tile(R, NV, dtype, mode, false, narrow, t);
-    }
-    for (; c < n; c += 16) {
-        t->w[0] = (const char *)w + c * size;
-        t->y = y + c;
-        t->tail_n = n - c < 16 ? n - c : 16;
-        run_tile(R, 1, dtype, mode, true, narrow, t);
+            t->ahead[v] += t->k * t->ahead_step;
     }
 }
 
-#define SIMD_MATMUL(name, dtype)                                                                  \
-    static void name(size_t m, size_t n, size_t k, const float *x, size_t ldx, const void *panel, \
-                     float *y, size_t ldy)                                                        \
-    {                                                                                             \
-        tile_call t = {.k = k, .ldx = ldx, .ldw = ATTN_PANEL, .ldy = ldy};                        \
-        for (size_t r = 0, rows; r < m; r += rows) {                                              \
-            rows = tile_rows(m - r);                                                              \
-            t.x = x + r * ldx;                                                                    \
-            FOR_ROWS(rows, RUN_##dtype)                                                           \
-        }                                                                                         \
+/* Weights stream from memory once: a block of inputs of one panel stays in the first-level cache for
+ * all tiles, while the next one is fetched. The sums of a block go on in y. Few rows make one tile,
+ * which needs no blocks but for q8's groups. */
+ALWAYS_INLINE void run_matmul(const attn_dtype dtype, size_t m, size_t n, size_t k, const float *x,
+                              size_t ldx, const void *panels, float *y, size_t ldy)
+{
+    const size_t panel_bytes = attn_panel_bytes(dtype, k);
+    const size_t strip = m == 1 ? 2 * ATTN_PANEL : ATTN_PANEL;
+    const size_t most = dtype == ATTN_Q8 ? ATTN_Q8_GROUP : m < FETCH_ROWS ? k : BLOCK_INPUTS;
+    for (size_t c = 0; c < n; c += strip) {
+        const size_t columns = n - c < strip ? n - c : strip;
+        const char *block = (const char *)panels + c / ATTN_PANEL * panel_bytes;
+        size_t i = 0;
+        do {
+            const size_t inputs = k - i < most ? k - i : most, bytes = block_bytes(dtype, inputs);
+            tile_call t = {.k = inputs, .ldx = ldx, .ldw = ATTN_PANEL, .ldy = ldy};
+            /* Each row's share of the next block, over the tiles of a row. */
+            t.ahead_step = ATTN_PANEL * attn_dtype_size(dtype) * TILE_ROWS / 2 / m;
+            for (size_t r = 0, rows; r < m; r += rows) {
+                rows = tile_rows(m - r);
+                t.x = x + r * ldx + i;
+                for (int v = 0; v < TILE_MAX_VECTORS; v++)
+                    t.ahead[v] = block + bytes + r * bytes / m;
+#define RUN(R) run_block(R, dtype, i == 0, &t, block, panel_bytes, columns, y + r * ldy + c)
+                FOR_ROWS(rows, RUN)
+#undef RUN
+            }
+            block += bytes;
+            i += inputs;
+        } while (i < k);
     }
-#define RUN_ATTN_F32(R) run_columns(R, ATTN_F32, TILE_SET, false, &t, panel, n, y + r * ldy)
-#define RUN_ATTN_BF16(R) run_columns(R, ATTN_BF16, TILE_SET, false, &t, panel, n, y + r * ldy)
-#define RUN_ATTN_F16(R) run_columns(R, ATTN_F16, TILE_SET, false, &t, panel, n, y + r * ldy)
+}
+
+#define SIMD_MATMUL(name, dtype)                                                                   \
+    static void name(size_t m, size_t n, size_t k, const float *x, size_t ldx, const void *panels, \
+                     float *y, size_t ldy)                                                         \
+    {                                                                                              \
+        run_matmul(dtype, m, n, k, x, ldx, panels, y, ldy);                                        \
+    }
 SIMD_MATMUL(simd_matmul_f32, ATTN_F32)
 SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
 SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
+SIMD_MATMUL(simd_matmul_q8, ATTN_Q8)
 
-/* 16 columns of R rows from a q8 panel, column block `c` first. */
-ALWAYS_INLINE void run_q8(const int R, size_t k, const float *x, size_t ldx, const void *panel,
-                          size_t c, size_t n, float *y, size_t ldy)
-{
-    v16 total[TILE_ROWS], sum[TILE_ROWS][TILE_MAX_VECTORS];
-    const char *group = panel;
-#pragma GCC unroll 12
-    for (int r = 0; r < R; r++)
-        total[r] = v16_zero();
-    for (size_t first = 0; first < k; first += ATTN_Q8_GROUP) {
-        size_t inputs = k - first < ATTN_Q8_GROUP ? k - first : ATTN_Q8_GROUP;
-        const float *scales = (const float *)(const void *)group;
-        const void *values = group + ATTN_PANEL * sizeof *scales + c;
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++)
-            sum[r][0] = v16_zero();
-        tile(R, 1, ATTN_Q8, false, 16, inputs, x + first, ldx, &values, ATTN_PANEL, sum);
-        v16 scale = v16_load(scales + c);
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++)
-            total[r] = v16_fma(sum[r][0], scale, total[r]);
-        group += ATTN_PANEL * (sizeof *scales + inputs);
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < R; r++)
-        v16_store_n(y + (size_t)r * ldy, total[r], n);
-}
+/* Few query vectors wait for memory rather than for arithmetic: the values are fetched beside the
+ * keys, and the next segment's keys beside the values. */
+#define FEW_ROWS 4
 
-static void simd_matmul_q8(size_t m, size_t n, size_t k, const float *x, size_t ldx,
-                           const void *panel, float *y, size_t ldy)
+/* Scores of R query vectors with NV pages. */
+ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, float scale,
+                             const tile_call *t)
 {
-    /* A sum and a total for each row: half as many rows fit the registers. */
-    for (size_t r = 0, rows; r < m; r += rows) {
-        rows = m - r < TILE_ROWS / 2 ? tile_rows(m - r) : TILE_ROWS / 2;
-        for (size_t c = 0; c < n; c += 16) {
-            size_t columns = n - c < 16 ? n - c : 16;
-#define RUN(R) run_q8(R, k, x + r * ldx, ldx, panel, c, columns, y + r * ldy + c, ldy)
-            FOR_ROWS(rows, RUN)
-#undef RUN
+    v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
+    const v16 factor = v16_set1(scale);
+    zero_tile(R, NV, acc);
+    tile(R, NV, dtype, R <= FEW_ROWS, t, acc);
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v++) {
+        v16 key_scales = factor;
+        if (dtype == ATTN_Q8)
+            key_scales = v16_load(attn_block_scales(t->k, t->w[v]));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) {
+            if (dtype == ATTN_Q8)
+                acc[r][v] = v16_mul(acc[r][v], key_scales);
+            acc[r][v] = v16_mul(acc[r][v], factor);
         }
     }
+    store_tile(R, NV, t, acc);
 }
 
-/* Multiplies the sums of 16 keys by their scales (q8). */
-ALWAYS_INLINE void scale_keys(const int R, size_t head_dim, const void *block, float scale,
-                              float *s, size_t lds)
+ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, tile_call *t,
+                              const void *const *blocks, size_t n_pages, float *s)
 {
-    v16 key_scales = v16_load(attn_block_scales(head_dim, block));
-    for (int r = 0; r < R; r++) {
-        v16 sum = v16_mul(v16_load(s + (size_t)r * lds), key_scales);
-        v16_store(s + (size_t)r * lds, v16_mul(sum, v16_set1(scale)));
-    }
-}
-
-ALWAYS_INLINE void run_pages(const int R, const attn_dtype dtype, tile_call *t,
-                             const void *const *blocks, size_t n_pages, float *s)
-{
-    const tile_mode mode = dtype == ATTN_Q8 ? TILE_SET : TILE_SCALE;
     const int NV = TILE_VECTORS(R);
-    size_t p = 0;
-    for (; p + (size_t)NV <= n_pages; p += (size_t)NV) {
-        for (int v = 0; v < NV; v++)
-            t->w[v] = blocks[p + (size_t)v];
+    for (size_t p = 0, n; p < n_pages; p += n) {
+        n = p + (size_t)NV <= n_pages ? (size_t)NV : 1;
+        for (size_t v = 0; v < n; v++) {
+            t->w[v] = blocks[p + v];
+            t->ahead[v] = attn_block_v(dtype, t->k, blocks[p + v]);
+        }
         t->y = s + 16 * p;
-        run_tile(R, NV, dtype, mode, false, false, t);
+        if (n == (size_t)NV)
+            run_pages(R, NV, dtype, scale, t);
+        else
+            run_pages(R, 1, dtype, scale, t);
     }
-    for (; p < n_pages; p++) {
-        t->w[0] = blocks[p];
-        t->y = s + 16 * p;
-        run_tile(R, 1, dtype, mode, false, false, t);
-    }
-    for (p = 0; dtype == ATTN_Q8 && p < n_pages; p++)
-        scale_keys(R, t->k, blocks[p], t->scale, s + 16 * p, t->ldy);
 }
 
-#define SIMD_SCORES(name, dtype)                                                               \
-    static void name(size_t m, size_t head_dim, float scale, const float *q,                   \
-                     const void *const *blocks, size_t n_pages, float *s, size_t lds)          \
-    {                                                                                          \
-        tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds, .scale = scale}; \
-        for (size_t r = 0, rows; r < m; r += rows) {                                           \
-            rows = tile_rows(m - r);                                                           \
-            t.x = q + r * head_dim;                                                            \
-            FOR_ROWS(rows, RUN_SCORES_##dtype)                                                 \
-        }                                                                                      \
+#define SIMD_SCORES(name, dtype)                                                      \
+    static void name(size_t m, size_t head_dim, float scale, const float *q,          \
+                     const void *const *blocks, size_t n_pages, float *s, size_t lds) \
+    {                                                                                 \
+        tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds};        \
+        t.ahead_step = 16 * attn_dtype_size(dtype);                                   \
+        for (size_t r = 0, rows; r < m; r += rows) {                                  \
+            rows = tile_rows(m - r);                                                  \
+            t.x = q + r * head_dim;                                                   \
+            FOR_ROWS(rows, RUN_SCORES_##dtype)                                        \
+        }                                                                             \
     }
-#define RUN_SCORES_ATTN_F32(R) run_pages(R, ATTN_F32, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_BF16(R) run_pages(R, ATTN_BF16, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_F16(R) run_pages(R, ATTN_F16, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_Q8(R) run_pages(R, ATTN_Q8, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F32(R) run_scores(R, ATTN_F32, scale, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_BF16(R) run_scores(R, ATTN_BF16, scale, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F16(R) run_scores(R, ATTN_F16, scale, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_Q8(R) run_scores(R, ATTN_Q8, scale, &t, blocks, n_pages, s + r * lds)
 SIMD_SCORES(simd_scores_f32, ATTN_F32)
 SIMD_SCORES(simd_scores_bf16, ATTN_BF16)
 SIMD_SCORES(simd_scores_f16, ATTN_F16)
 SIMD_SCORES(simd_scores_q8, ATTN_Q8)
 
-#define SIMD_MIX(name, dtype)                                                              \
-    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,      \
-                     const void *block, float *o)                                          \
-    {                                                                                      \
-        const void *v = attn_block_v(dtype, head_dim, block);                              \
-        float weights[ATTN_QUERY_ROWS * 16];                                               \
-        if (dtype == ATTN_Q8) {                                                            \
-            scale_weights(m, n, p, ldp, attn_block_scales(head_dim, block) + 16, weights); \
-            p = weights;                                                                   \
-            ldp = 16;                                                                      \
-        }                                                                                  \
-        tile_call t = {.k = n, .ldx = ldp, .ldw = head_dim, .ldy = head_dim};              \
-        for (size_t r = 0, rows; r < m; r += rows) {                                       \
-            rows = tile_rows(m - r);                                                       \
-            t.x = p + r * ldp;                                                             \
-            FOR_ROWS(rows, RUN_MIX_##dtype)                                                \
-        }                                                                                  \
+/* Multiplies weights by the scales of their values (q8). */
+static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const float *scales,
+                          float *weights, size_t ldw)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t j = 0; j < n; j++)
+            weights[r * ldw + j] = p[r * ldp + j] * scales[j];
     }
-#define RUN_MIX(R, dtype) run_columns(R, dtype, TILE_ADD, true, &t, v, head_dim, o + r * head_dim)
+}
+
+/* The last columns of pages of values, widened and with zeros up to a vector. */
+static void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t n,
+                       const void *const *blocks, float *tail)
+{
+    const size_t columns = head_dim - column, size = attn_dtype_size(dtype);
+    for (size_t key = 0; key < n; key++) {
+        uint16_t elements[16] = {0};
+        const char *v = attn_block_v(dtype, head_dim, blocks[key / 16]);
+        v += (key % 16 * head_dim + column) * size;
+        if (dtype != ATTN_F32)
+            __builtin_memcpy(elements, v, columns * size);
+        v16_store(tail + 16 * key, dtype == ATTN_F32
+                                       ? v16_load_n((const float *)(const void *)v, columns)
+                                       : load_right(dtype, elements, 0));
+    }
+}
+
+/* Adds weighted rows of `columns` values, n of them in `tail`, to so many columns of o. */
+static void mix_tail(size_t m, size_t n, const float *p, size_t ldp, const float *tail,
+                     size_t columns, float *o, size_t ldo)
+{
+    float sums[ATTN_QUERY_ROWS * 16] = {0};
+    tile_call t = {.k = n, .ldx = ldp, .w = {tail}, .ldw = 16, .ldy = 16};
+    copy_columns(m, columns, o, ldo, sums, 16);
+    for (size_t r = 0, rows; r < m; r += rows) {
+        rows = tile_rows(m - r);
+        t.x = p + r * ldp;
+        t.y = sums + 16 * r;
+#define RUN(R)                                \
+    do {                                      \
+        v16 acc[TILE_ROWS][TILE_MAX_VECTORS]; \
+        load_tile(R, 1, &t, acc);             \
+        tile(R, 1, ATTN_F32, false, &t, acc); \
+        store_tile(R, 1, &t, acc);            \
+    } while (0)
+        FOR_ROWS(rows, RUN)
+#undef RUN
+    }
+    copy_columns(m, columns, sums, 16, o, ldo);
+}
+
+/* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */
+ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, tile_call *t,
+                            size_t n, size_t column, const void *const *blocks,
+                            const void *const *next)
+{
+    v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
+    const float *x = t->x;
+    load_tile(R, NV, t, acc);
+    for (size_t key = 0; key < n; key += 16) {
+        t->k = n - key < 16 ? n - key : 16;
+        t->x = x + key;
+        for (int v = 0; v < NV; v++) {
+            size_t at = (column + 16 * (size_t)v) * attn_dtype_size(dtype);
+            t->w[v] = (const char *)attn_block_v(dtype, t->ldw, blocks[key / 16]) + at;
+            t->ahead[v] = (const char *)next[key / 16] + at;
+        }
+        tile(R, NV, dtype, R <= FEW_ROWS, t, acc);
+    }
+    t->x = x;
+    store_tile(R, NV, t, acc);
+}
+
+ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, size_t n,
+                           size_t head_dim, const void *const *blocks, const void *const *next,
+                           float *o)
+{
+    const int NV = TILE_VECTORS(R);
+    for (size_t c = 0, columns; c + 16 <= head_dim; c += columns) {
+        columns = c + 16 * (size_t)NV <= head_dim ? 16 * (size_t)NV : 16;
+        t->y = o + c;
+        if (columns == 16 * (size_t)NV)
+            mix_tile(R, NV, dtype, t, n, c, blocks, next);
+        else
+            mix_tile(R, 1, dtype, t, n, c, blocks, next);
+    }
+}
+
+#define SIMD_MIX(name, dtype)                                                                \
+    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,        \
+                     const void *const *blocks, const void *const *next, float *o)           \
+    {                                                                                        \
+        float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                      \
+        for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                         \
+            scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                      \
+                          attn_block_scales(head_dim, blocks[key / 16]) + 16, weights + key, \
+                          ATTN_MIX_KEYS);                                                    \
+        tile_call t = {.ldx = ldp, .ldw = head_dim, .ldy = head_dim};                        \
+        t.ahead_step = head_dim * attn_dtype_size(dtype);                                    \
+        next = next == NULL ? blocks : next;                                                 \
+        if (dtype == ATTN_Q8) {                                                              \
+            p = weights;                                                                     \
+            t.ldx = ATTN_MIX_KEYS;                                                           \
+        }                                                                                    \
+        for (size_t r = 0, rows; r < m; r += rows) {                                         \
+            rows = tile_rows(m - r);                                                         \
+            t.x = p + r * t.ldx;                                                             \
+            FOR_ROWS(rows, RUN_MIX_##dtype)                                                  \
+        }                                                                                    \
+        if (head_dim % 16 != 0) {                                                            \
+            const size_t column = head_dim & ~(size_t)15;                                    \
+            float tail[ATTN_MIX_KEYS * 16];                                                  \
+            widen_tail(dtype, head_dim, column, n, blocks, tail);                            \
+            mix_tail(m, n, p, t.ldx, tail, head_dim - column, o + column, head_dim);         \
+        }                                                                                    \
+    }
+#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, next, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
 #define RUN_MIX_ATTN_BF16(R) RUN_MIX(R, ATTN_BF16)
 #define RUN_MIX_ATTN_F16(R) RUN_MIX(R, ATTN_F16)
 #define RUN_MIX_ATTN_Q8(R) RUN_MIX(R, ATTN_Q8)
-
-/* Multiplies weights by the scales of their values (q8). */
-static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const float *scales,
-                          float *weights)
-{
-    for (size_t r = 0; r < m; r++) {
-        for (size_t j = 0; j < n; j++)
-            weights[r * 16 + j] = p[r * ldp + j] * scales[j];
-    }
-}
-
 SIMD_MIX(simd_mix_f32, ATTN_F32)
 SIMD_MIX(simd_mix_bf16, ATTN_BF16)
 SIMD_MIX(simd_mix_f16, ATTN_F16)

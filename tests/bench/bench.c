@@ -2,41 +2,256 @@
  *
  * Decode: bytes of weights and cache that a step reads, a second, over the read bandwidth (what fits
  * the caches may pass 1). Prefill, and steps of many sessions: multiply-adds a second over the FMA
- * peak. Times are medians. Nothing here is a test: the numbers depend on the machine and its
- * neighbours. Usage: bench [kernels [most threads]] */
+ * peak. Each limit is measured between the runs of what is held against it. A row gives the median
+ * time of a run, the median of the ratios, and in brackets the fastest run over the fastest probe,
+ * which is what an undisturbed machine gives. Nothing here is a test: the numbers depend on the
+ * machine and its neighbours.
+ *
+ * Usage: bench [--kernels NAME] [--threads MOST] [--seconds A_ROW] [section...]
+ * Sections: layer model batch prefill busy start idle; without any, all of them. */
 #include "engine/base/base.h"
-#include "engine/compute/forward.h"
-#include "engine/model/philox.h"
+#include "tests/bench/bench_model.h"
 #include "tests/bench/machine_limits.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#define MAX_CONTEXT 16384
-#define MAX_SESSIONS 64
-#define DECODER_CONTEXT 256
-#define MAX_SAMPLES 400
+/* Caches of this many bytes lie far outside the last-level cache. */
+#define CACHE_BYTES ((uint64_t)128 << 20)
+#define MODEL_CONTEXT 256
 
-typedef struct setup {
-    attn_pool *pool;
-    attn_forward *forward;
-    attn_model *model;
-    attn_arena *arena;
-    attn_page_class *pages;
-    attn_session *sessions[MAX_SESSIONS]; /* each holds noise */
-    size_t n_sessions;
-    float *inputs;    /* [ATTN_BATCH_ROWS, hidden_size] */
-    uint32_t *tokens; /* [ATTN_BATCH_ROWS] */
-    float *logits;    /* [MAX_SESSIONS, vocab_size] */
-    double bandwidth, peak;
-} setup;
+static const char *kernels = "auto";
+static unsigned most_threads = 2;
+static double row_seconds = 0.8;
 
-static void die(const char *what, const attn_error *err)
+typedef struct run_args {
+    bench_model *m;
+    uint64_t position;
+    size_t n;
+} run_args;
+
+static void run_step(void *ctx)
 {
-    fprintf(stderr, "bench: %s: %s\n", what, err->message);
-    exit(1);
+    run_args *a = ctx;
+    bench_model_step(a->m, a->position, a->n);
 }
+
+static void run_linears(void *ctx)
+{
+    run_args *a = ctx;
+    bench_model_linears(a->m, a->n);
+}
+
+static void run_attention(void *ctx)
+{
+    run_args *a = ctx;
+    bench_model_attention(a->m, a->position, 1, a->n);
+}
+
+/* Prefills n positions in full batches. */
+static void run_prefill(void *ctx)
+{
+    run_args *a = ctx;
+    for (size_t done = 0; done < a->n; done += ATTN_BATCH_ROWS)
+        bench_model_prefill(a->m, done,
+                            a->n - done < ATTN_BATCH_ROWS ? a->n - done : ATTN_BATCH_ROWS);
+}
+
+static void run_prefill_attention(void *ctx)
+{
+    run_args *a = ctx;
+    for (size_t done = 0; done < a->n; done += ATTN_BATCH_ROWS)
+        bench_model_attention(a->m, done,
+                              a->n - done < ATTN_BATCH_ROWS ? a->n - done : ATTN_BATCH_ROWS, 1);
+}
+
+static void report(const char *what, const limit_result *r, const char *limit)
+{
+    printf("  %-44s %10.1f us   %.2f of %s [%.2f]\n", what, r->seconds * 1e6, r->ratio, limit,
+           r->best_ratio);
+    fflush(stdout);
+}
+
+static limit_result against_reads(run_args *a, double bytes, void (*fn)(void *))
+{
+    return limit_measure(limit_read, a->m->n_threads, kernels, row_seconds, bytes, fn, a);
+}
+
+static limit_result against_fma(run_args *a, double cost, void (*fn)(void *))
+{
+    return limit_measure(limit_fma, a->m->n_threads, kernels, row_seconds, cost, fn, a);
+}
+
+/* How much faster the last of `r` (the most threads) is than the first (one). */
+static void report_speedup(const limit_result *r)
+{
+    if (most_threads > 1)
+        printf("  %-44s %10.2f x        [%.2f, limits %.2f]\n", "  threads against one",
+               r[0].seconds / r[1].seconds, r[0].best_seconds / r[1].best_seconds,
+               r[1].limit / r[0].limit);
+}
+
+/* ------------------------------------------------------------------------------------- layer */
+
+typedef struct shape {
+    const char *name, *dir;
+} shape;
+static const shape shapes[] = {
+    {"minimind-layer", "tests/reference/models/minimind-layer"},
+    {"qwen3-layer", "tests/bench/models/qwen3-layer"},
+    {"seed-attention", NULL},
+};
+
+static void layer_rows(const shape *s, attn_dtype dtype)
+{
+    limit_result results[2];
+    char what[80];
+    for (unsigned threads = 1, i = 0; threads <= most_threads; threads *= 2, i = 1) {
+        bench_model m = bench_model_open(s->dir, ATTN_F32, dtype, threads, kernels);
+        uint64_t per_position = attn_model_kv_bytes(m.model, dtype);
+        uint64_t context = s->dir == NULL ? 16384 : CACHE_BYTES / per_position;
+        bench_model_add_session(&m, context);
+        run_args a = {&m, context - 1, 1};
+        double bytes = (double)m.model->weights_bytes + (double)(per_position * context);
+        results[i] = against_reads(&a, bytes, run_step);
+        snprintf(what, sizeof what, "%s %s cache, %llu positions, %uT", s->name,
+                 attn_dtype_name(dtype), (unsigned long long)context, threads);
+        report(what, &results[i], "reads");
+        bench_model_close(&m);
+    }
+    report_speedup(results);
+}
+
+static void section_layer(void)
+{
+    printf(
+        "\ndecode of one attention layer, one session, cache of 128 MiB (seed: 16k positions)\n");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++)
+            layer_rows(&shapes[i], (attn_dtype)dtype);
+    }
+    printf("the same by length, minimind-layer, f32: cost a position\n");
+    bench_model m = bench_model_open(shapes[0].dir, ATTN_F32, ATTN_F32, most_threads, kernels);
+    bench_model_add_session(&m, 131072);
+    for (uint64_t context = 16384; context <= 131072; context *= 2) {
+        run_args a = {&m, context - 1, 1};
+        limit_result r = against_reads(&a, (double)context * 3072, run_step);
+        printf("  %6llu positions %10.1f us   %.1f ns a position [%.1f]\n",
+               (unsigned long long)context, r.seconds * 1e6, r.seconds * 1e9 / (double)context,
+               r.best_seconds * 1e9 / (double)context);
+    }
+    bench_model_close(&m);
+}
+
+/* ------------------------------------------------------------------------------------- model */
+
+static const char minimind3[] = "tests/bench/models/minimind3";
+
+static void section_model(void)
+{
+    printf("\ndecode of MiniMind-3 (64 M parameters), one session, %d positions\n", MODEL_CONTEXT);
+    for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++) {
+        limit_result results[2];
+        char what[80];
+        for (unsigned threads = 1, i = 0; threads <= most_threads; threads *= 2, i = 1) {
+            bench_model m =
+                bench_model_open(minimind3, (attn_dtype)dtype, ATTN_F32, threads, kernels);
+            bench_model_add_session(&m, MODEL_CONTEXT);
+            run_args a = {&m, MODEL_CONTEXT - 1, 1};
+            double bytes = (double)m.model->weights_bytes +
+                           (double)attn_model_kv_bytes(m.model, ATTN_F32) * MODEL_CONTEXT;
+            results[i] = against_reads(&a, bytes, run_step);
+            snprintf(what, sizeof what, "%s weights, %uT", attn_dtype_name((attn_dtype)dtype),
+                     threads);
+            report(what, &results[i], "reads");
+            bench_model_close(&m);
+        }
+        report_speedup(results);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- batch */
+
+static void section_batch(void)
+{
+    static const size_t sessions[] = {4, 16, 64};
+    printf("\ndecode of MiniMind-3, many sessions, %d positions each\n", MODEL_CONTEXT);
+    for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++) {
+        bench_model m =
+            bench_model_open(minimind3, (attn_dtype)dtype, ATTN_F32, most_threads, kernels);
+        const attn_config *c = &m.model->config;
+        while (m.n_sessions < 64)
+            bench_model_add_session(&m, MODEL_CONTEXT);
+        for (size_t i = 0; i < sizeof sessions / sizeof sessions[0]; i++) {
+            run_args a = {&m, MODEL_CONTEXT - 1, sessions[i]};
+            double linear = bench_model_linear_cost(&m, a.n);
+            double attention = (double)a.n * MODEL_CONTEXT * 2 * c->num_attention_heads *
+                               c->head_dim * c->num_hidden_layers;
+            double head = (double)a.n * c->vocab_size * c->hidden_size;
+            char what[80];
+            limit_result r = against_fma(&a, linear, run_linears);
+            snprintf(what, sizeof what, "%s, %zu sessions, matmuls",
+                     attn_dtype_name((attn_dtype)dtype), a.n);
+            report(what, &r, "FMA peak");
+            r = against_fma(&a, attention, run_attention);
+            snprintf(what, sizeof what, "%s, %zu sessions, attention",
+                     attn_dtype_name((attn_dtype)dtype), a.n);
+            report(what, &r, "FMA peak");
+            r = against_fma(&a, linear + attention + head, run_step);
+            snprintf(what, sizeof what, "%s, %zu sessions, whole step",
+                     attn_dtype_name((attn_dtype)dtype), a.n);
+            report(what, &r, "FMA peak");
+        }
+        bench_model_close(&m);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- prefill */
+
+static void prefill_rows(const shape *s, attn_dtype weights, size_t n)
+{
+    limit_result results[2];
+    char what[80];
+    for (unsigned threads = 1, i = 0; threads <= most_threads; threads *= 2, i = 1) {
+        bench_model m = bench_model_open(s->dir, weights, ATTN_F32, threads, kernels);
+        const attn_config *c = &m.model->config;
+        bench_model_add_session(&m, n);
+        run_args a = {&m, 0, n};
+        double linear = bench_model_linear_cost(&m, n);
+        double attention = (double)n * (double)(n + 1) / 2 * 2 * c->num_attention_heads *
+                           c->head_dim * c->num_hidden_layers;
+        results[i] = against_fma(&a, linear + attention, run_prefill);
+        snprintf(what, sizeof what, "%s %s, %zu, %uT", s->name, attn_dtype_name(weights), n,
+                 threads);
+        report(what, &results[i], "FMA peak");
+        limit_result r = against_fma(&a, attention, run_prefill_attention);
+        report("  its attention", &r, "FMA peak");
+        bench_model_close(&m);
+    }
+    report_speedup(results);
+}
+
+static void section_prefill(void)
+{
+    printf("\nprefill from an empty cache\n");
+    static const shape whole = {"minimind3", minimind3};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (size_t n = 512; n <= 2048; n *= 4)
+            prefill_rows(&shapes[i], ATTN_F32, n);
+    }
+    for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++)
+        prefill_rows(&whole, (attn_dtype)dtype, 512);
+}
+
+/* -------------------------------------------------------------------------------------- busy */
 
 static int compare(const void *a, const void *b)
 {
@@ -44,180 +259,303 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void add_session(setup *s, uint64_t positions)
+static double median_step(run_args *a, double seconds)
 {
-    attn_error err = {0};
-    if (attn_arena_reserve(s->arena, attn_session_record_bytes(s->model), &err) != ATTN_OK)
-        die("arena", &err);
-    attn_session *session =
-        attn_session_new("bench", s->model, s->arena, s->pages, ATTN_F32, false, 0);
-    if (attn_session_reserve(session, positions, &err) != ATTN_OK)
-        die("cache", &err);
-    attn_session_take_pages(session, positions);
-    size_t floats = attn_page_bytes(s->pages) / sizeof(float);
-    for (uint64_t p = 0; p < session->n_pages; p++)
-        attn_philox_uniform(p, "cache", 1.0f, 0, floats,
-                            attn_page_data(s->pages, session->page_table[p]));
-    s->sessions[s->n_sessions++] = session;
-}
-
-static setup set_up(const char *name, const char *dir, const attn_dtype *dtype, unsigned n_threads,
-                    const char *kernels)
-{
-    attn_error err = {0};
-    const uint64_t seed = 1;
-    const attn_load_options load = {.random_seed = &seed,
-                                    .has_dtype = dtype != NULL,
-                                    .dtype = dtype != NULL ? *dtype : ATTN_F32};
-    setup s = {.pool = attn_pool_create(n_threads)};
-    s.bandwidth = limit_read_bandwidth(n_threads);
-    s.peak = limit_fma_rate(n_threads, kernels);
-    s.model = dir == NULL ? attn_model_load_builtin(ATTN_BUILTIN_SEED, &load, &err)
-                          : attn_model_load(name, dir, &load, &err);
-    if (s.model == NULL)
-        die(name, &err);
-    const attn_config *c = &s.model->config;
-    s.forward = attn_forward_create(s.pool, attn_kernels_select(kernels), &s.model, 1);
-    s.arena = attn_arena_create((uint64_t)2 << 30, &err);
-    s.pages = attn_arena_add_class(
-        s.arena, ATTN_PAGE_POSITIONS * attn_model_kv_bytes(s.model, ATTN_F32), 0, &err);
-    s.inputs = attn_alloc((size_t)ATTN_BATCH_ROWS * c->hidden_size, sizeof *s.inputs);
-    s.tokens = attn_alloc(ATTN_BATCH_ROWS, sizeof *s.tokens);
-    s.logits = attn_alloc((size_t)MAX_SESSIONS * c->vocab_size, sizeof *s.logits);
-    attn_philox_uniform(2, "inputs", 1.0f, 0, (size_t)ATTN_BATCH_ROWS * c->hidden_size, s.inputs);
-    for (uint32_t i = 0; i < ATTN_BATCH_ROWS && c->vocab_size > 0; i++)
-        s.tokens[i] = i * 31 % c->vocab_size;
-    printf("\n%s, %s weights, %s, %u thread%s: reads %.1f GB/s, peak %.1f G multiply-adds/s\n",
-           name, attn_dtype_name(s.model->weights_dtype), kernels, n_threads,
-           n_threads == 1 ? "" : "s", s.bandwidth / 1e9, s.peak / 1e9);
-    return s;
-}
-
-static void tear_down(setup *s)
-{
-    for (size_t i = 0; i < s->n_sessions; i++)
-        attn_session_free(s->sessions[i]);
-    attn_arena_destroy(s->arena);
-    attn_forward_destroy(s->forward);
-    attn_model_free(s->model);
-    attn_pool_destroy(s->pool);
-    attn_free(s->inputs);
-    attn_free(s->tokens);
-    attn_free(s->logits);
-}
-
-/* n_rows rows of the first session from `position` on. */
-static void run_rows(setup *s, uint64_t position, size_t n_rows)
-{
-    static bool finite[ATTN_BATCH_ROWS];
-    attn_span span = {.session = s->sessions[0],
-                      .position = position,
-                      .n_rows = n_rows,
-                      .inputs = s->inputs,
-                      .tokens = s->tokens};
-    attn_forward_run(s->forward, s->model, &span, 1, s->model->config.num_hidden_layers, finite);
-}
-
-/* One step of the first n sessions, logits included. */
-static void run_step(setup *s, uint64_t position, size_t n)
-{
-    static bool finite[ATTN_BATCH_ROWS];
-    attn_span spans[MAX_SESSIONS];
-    for (size_t i = 0; i < n; i++)
-        spans[i] = (attn_span){.session = s->sessions[i],
-                               .position = position,
-                               .n_rows = 1,
-                               .inputs = s->inputs,
-                               .tokens = s->tokens + i};
-    const float *hidden = attn_forward_run(s->forward, s->model, spans, n,
-                                           s->model->config.num_hidden_layers, finite);
-    if (attn_config_is_decoder(&s->model->config))
-        attn_forward_logits(s->forward, s->model, hidden, n, s->logits);
-}
-
-/* Median seconds of a step of n sessions at `position`. */
-static double time_step(setup *s, uint64_t position, size_t n)
-{
-    double samples[MAX_SAMPLES];
-    size_t k = 0;
-    for (double until = bench_now() + 0.4; k < 5 || (k < MAX_SAMPLES && bench_now() < until); k++) {
+    static double times[4000];
+    size_t n = 0;
+    for (double until = bench_now() + seconds; n < 4000 && (n < 9 || bench_now() < until); n++) {
         double begin = bench_now();
-        run_step(s, position, n);
-        samples[k] = bench_now() - begin;
+        run_step(a);
+        times[n] = bench_now() - begin;
     }
-    qsort(samples, k, sizeof samples[0], compare);
-    return samples[k / 2];
+    qsort(times, n, sizeof times[0], compare);
+    return times[n / 2];
 }
 
-/* Prefills `total` positions from an empty cache, in full batches. */
-static void report_prefill(setup *s, uint64_t total)
+/* A child that keeps one processor busy. */
+static pid_t start_spinning(void)
 {
-    double best = 1e300, cost = 0;
-    for (int round = 0; round < 3; round++) {
-        double begin = bench_now();
-        cost = 0;
-        for (uint64_t done = 0; done < total; done += ATTN_BATCH_ROWS) {
-            uint64_t left = total - done;
-            size_t n = left < ATTN_BATCH_ROWS ? (size_t)left : ATTN_BATCH_ROWS;
-            run_rows(s, done, n);
-            cost += attn_forward_cost(&s->model->config, done, n);
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(0, &set);
+    sched_setaffinity(0, sizeof set, &set);
+    for (;;)
+        __asm__ volatile("");
+}
+
+static void section_busy(void)
+{
+    printf("\none processor taken by another process: median step against the undisturbed one\n");
+    static const struct {
+        const char *name, *dir;
+        uint64_t context;
+    } cases[] = {{"seed-attention", NULL, 16384},
+                 {"minimind-layer", "tests/reference/models/minimind-layer", 4096},
+                 {"minimind3", minimind3, MODEL_CONTEXT}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bench_model m = bench_model_open(cases[i].dir, ATTN_F32, ATTN_F32, most_threads, kernels);
+        bench_model_add_session(&m, cases[i].context);
+        run_args a = {&m, cases[i].context - 1, 1};
+        median_step(&a, 0.2);
+        double alone = median_step(&a, 1), disturbed;
+        pid_t child = start_spinning();
+        disturbed = median_step(&a, 2);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        printf("  %-44s %10.1f us   %.1f us, %.2f x\n", cases[i].name, alone * 1e6, disturbed * 1e6,
+               disturbed / alone);
+        bench_model_close(&m);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- start */
+
+/* A checkpoint of MiniMind-3's shape in f32: 250 MB of small values. */
+typedef struct checkpoint {
+    FILE *header;
+    size_t bytes;
+} checkpoint;
+
+static void add_tensor(checkpoint *c, const char *name, size_t rows, size_t cols)
+{
+    size_t bytes = rows * (cols > 0 ? cols : 1) * sizeof(float);
+    fprintf(c->header, "%s\"%s.weight\":{\"dtype\":\"F32\",\"shape\":[%zu", c->bytes ? "," : "{",
+            name, rows);
+    if (cols > 0)
+        fprintf(c->header, ",%zu", cols);
+    fprintf(c->header, "],\"data_offsets\":[%zu,%zu]}", c->bytes, c->bytes + bytes);
+    c->bytes += bytes;
+}
+
+static void write_checkpoint(const char *path, const attn_config *c)
+{
+    static const char *const kinds[] = {
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",        "self_attn.o_proj",
+        "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj",           "mlp.up_proj",
+        "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm"};
+    const size_t hidden = c->hidden_size, wide = c->intermediate_size, dim = c->head_dim,
+                 q = c->num_attention_heads * dim, kv = c->num_key_value_heads * dim;
+    const size_t shapes_of[][2] = {{q, hidden},    {kv, hidden}, {kv, hidden},   {hidden, q},
+                                   {dim, 0},       {dim, 0},     {wide, hidden}, {wide, hidden},
+                                   {hidden, wide}, {hidden, 0},  {hidden, 0}};
+    char *text = NULL, name[128];
+    size_t len = 0;
+    checkpoint all = {.header = open_memstream(&text, &len)};
+    add_tensor(&all, "model.embed_tokens", c->vocab_size, hidden);
+    add_tensor(&all, "model.norm", hidden, 0);
+    for (size_t l = 0; l < c->num_hidden_layers; l++) {
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+            snprintf(name, sizeof name, "model.layers.%zu.%s", l, kinds[i]);
+            add_tensor(&all, name, shapes_of[i][0], shapes_of[i][1]);
         }
-        double seconds = bench_now() - begin;
-        best = seconds < best ? seconds : best;
     }
-    printf("  prefill  prompt  %5llu  %9.1f us  %9.0f tokens/s  %.2f of the FMA peak\n",
-           (unsigned long long)total, best * 1e6, (double)total / best, cost / best / s->peak);
+    fprintf(all.header, "}");
+    fclose(all.header);
+    FILE *file = fopen(path, "wb");
+    uint64_t size = len;
+    float values[1024];
+    for (size_t i = 0; i < 1024; i++)
+        values[i] = (float)(i % 97) * 1e-3f - 0.05f;
+    if (file == NULL || fwrite(&size, sizeof size, 1, file) != 1 ||
+        fwrite(text, 1, len, file) != len)
+        abort();
+    for (size_t at = 0; at < all.bytes; at += sizeof values) {
+        size_t n = all.bytes - at < sizeof values ? all.bytes - at : sizeof values;
+        if (fwrite(values, 1, n, file) != n)
+            abort();
+    }
+    fclose(file);
+    free(text);
 }
 
-static void report_step(setup *s, uint64_t context, size_t n)
+/* Seconds of one read() of the file into fresh memory. */
+static double time_read(const char *path)
 {
-    const attn_config *c = &s->model->config;
-    double t = time_step(s, context - 1, n);
-    double kv = (double)attn_model_kv_bytes(s->model, ATTN_F32) * (double)context * (double)n;
-    double bytes = (double)s->model->weights_bytes + kv;
-    double cost =
-        (double)n * (attn_forward_cost(c, context, 1) + (double)c->vocab_size * c->hidden_size);
-    printf("  decode   context %5llu  %2zu session%s  %9.1f us  %9.0f steps/s  %.2f of the read "
-           "bandwidth, %.2f of the FMA peak\n",
-           (unsigned long long)context, n, n == 1 ? " " : "s", t * 1e6, (double)n / t,
-           bytes / t / s->bandwidth, cost / t / s->peak);
+    double begin = bench_now();
+    int fd = open(path, O_RDONLY);
+    off_t size = lseek(fd, 0, SEEK_END);
+    char *bytes =
+        mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fd < 0 || bytes == MAP_FAILED)
+        abort();
+    for (off_t at = 0; at < size;) {
+        ssize_t n = pread(fd, bytes + at, (size_t)(size - at), at);
+        if (n <= 0)
+            abort();
+        at += n;
+    }
+    double seconds = bench_now() - begin;
+    munmap(bytes, (size_t)size);
+    close(fd);
+    return seconds;
 }
 
-static void bench_layer(const char *name, const char *dir, unsigned n_threads, const char *kernels)
+static double time_open(const char *dir, const attn_dtype *dtype)
 {
-    static const uint64_t contexts[] = {128, 512, 2048, 4096, 16384}, prompts[] = {128, 512, 2048};
-    setup s = set_up(name, dir, NULL, n_threads, kernels);
-    add_session(&s, MAX_CONTEXT + ATTN_BATCH_ROWS);
-    for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++)
-        report_step(&s, contexts[i], 1);
-    for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++)
-        report_prefill(&s, prompts[i]);
-    tear_down(&s);
+    const attn_model_source source = {.name = "bench", .dir = dir};
+    const attn_options options = {.models = &source,
+                                  .n_models = 1,
+                                  .n_threads = most_threads,
+                                  .kv_memory_bytes = (uint64_t)1 << 30,
+                                  .max_sessions = 1000,
+                                  .queue = 100,
+                                  .stall_timeout_ms = 1000,
+                                  .kernels = kernels,
+                                  .has_weights_dtype = dtype != NULL,
+                                  .weights_dtype = dtype != NULL ? *dtype : ATTN_F32};
+    attn_error err = {0};
+    double begin = bench_now();
+    attn_engine *engine = attn_engine_open(&options, &err);
+    double seconds = bench_now() - begin;
+    if (engine == NULL) {
+        fprintf(stderr, "bench: %s\n", err.message);
+        exit(1);
+    }
+    attn_engine_close(engine);
+    return seconds;
 }
 
-/* A whole language model: MiniMind 3's shape, 64 M parameters, random weights. */
-static void bench_decoder(attn_dtype dtype, unsigned n_threads, const char *kernels)
+static void section_start(void)
 {
-    static const size_t sessions[] = {1, 4, 16, 64};
-    setup s = set_up("minimind3", "tests/bench/models/minimind3", &dtype, n_threads, kernels);
-    while (s.n_sessions < MAX_SESSIONS)
-        add_session(&s, DECODER_CONTEXT + ATTN_BATCH_ROWS);
-    for (size_t i = 0; i < sizeof sessions / sizeof sessions[0]; i++)
-        report_step(&s, DECODER_CONTEXT, sessions[i]);
-    report_prefill(&s, DECODER_CONTEXT);
-    tear_down(&s);
+    char dir[] = "/tmp/attnd-bench-XXXXXX", path[128], from[128];
+    char config[4096];
+    bench_model m = bench_model_open(minimind3, ATTN_BF16, ATTN_F32, 1, kernels);
+    if (mkdtemp(dir) == NULL)
+        abort();
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(from, sizeof from, "%s/config.json", minimind3);
+    FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
+    size_t n = fread(config, 1, sizeof config, in);
+    fwrite(config, 1, n, out);
+    fclose(in);
+    fclose(out);
+    char file[128];
+    snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    write_checkpoint(file, &m.model->config);
+    bench_model_close(&m);
+    printf("\nstart: engine with a 250 MB checkpoint ready, against read() of the file\n");
+    for (int dtype = -1; dtype < ATTN_DTYPES; dtype++) {
+        attn_dtype as = (attn_dtype)(dtype < 0 ? ATTN_F32 : dtype);
+        double read = 1e9, opened = 1e9;
+        for (int round = 0; round < 5; round++) {
+            double seconds = time_read(file);
+            read = seconds < read ? seconds : read;
+            seconds = time_open(dir, dtype < 0 ? NULL : &as);
+            opened = seconds < opened ? seconds : opened;
+        }
+        printf("  %-44s %10.1f ms   read %.1f ms, %.2f x\n",
+               dtype < 0 ? "as it is (f32)" : attn_dtype_name(as), opened * 1e3, read * 1e3,
+               opened / read);
+    }
+    unlink(file);
+    unlink(path);
+    rmdir(dir);
+}
+
+/* -------------------------------------------------------------------------------------- idle */
+
+static void on_done(void *ctx)
+{
+    sem_post(ctx);
+}
+
+static void run_job(attn_engine *engine, const attn_request *request)
+{
+    sem_t done;
+    attn_job *job;
+    attn_error err = {0};
+    sem_init(&done, 0, 0);
+    const attn_sink sink = {.ctx = &done, .done = on_done};
+    if (attn_engine_submit(engine, request, &sink, &job, &err) != ATTN_OK) {
+        fprintf(stderr, "bench: %s\n", err.message);
+        exit(1);
+    }
+    sem_wait(&done);
+    attn_job_release(job);
+    sem_destroy(&done);
+}
+
+static void section_idle(void)
+{
+    printf("\nsteps of one session of the seed layer beside idle ones\n");
+    const attn_options options = {.default_model = "seed-attention",
+                                  .n_threads = most_threads,
+                                  .kv_memory_bytes = (uint64_t)2 << 30,
+                                  .max_sessions = 100000,
+                                  .queue = 100,
+                                  .stall_timeout_ms = 1000,
+                                  .kernels = kernels};
+    attn_error err = {0};
+    attn_engine *engine = attn_engine_open(&options, &err);
+    if (engine == NULL)
+        abort();
+    static const size_t counts[] = {0, 1, 1000, 20000};
+    float rows[16 * 16] = {0.5f, -0.25f};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        for (; n <= counts[i]; n++) {
+            char id[32];
+            snprintf(id, sizeof id, "s%zu", n);
+            attn_request prefill = attn_request_init(ATTN_JOB_PREFILL);
+            prefill.session = id;
+            prefill.inputs = rows;
+            prefill.n_inputs = 16;
+            prefill.input_size = 16;
+            run_job(engine, &prefill);
+        }
+        double best = 1e9, times[9];
+        for (int round = 0; round < 9; round++) {
+            attn_request decode = attn_request_init(ATTN_JOB_DECODE);
+            decode.session = "s0";
+            decode.steps = 2000;
+            double begin = bench_now();
+            run_job(engine, &decode);
+            times[round] = bench_now() - begin;
+            best = times[round] < best ? times[round] : best;
+            attn_session_info info;
+            if (attn_session_truncate(engine, "s0", 16, UINT64_MAX, &info, &err) != ATTN_OK)
+                abort();
+        }
+        qsort(times, 9, sizeof times[0], compare);
+        printf("  %6zu idle sessions %38.2f us a step [%.2f]\n", counts[i], times[4] / 2000 * 1e6,
+               best / 2000 * 1e6);
+    }
+    attn_engine_close(engine);
 }
 
 int main(int argc, char **argv)
 {
-    const char *kernels = attn_kernels_select(argc > 1 ? argv[1] : "auto")->name;
-    unsigned most = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 2;
-    attn_kernels_thread_init();
-    for (unsigned threads = 1; threads <= most; threads *= 2) {
-        bench_layer("seed-attention", NULL, threads, kernels);
-        bench_layer("minimind-layer", "tests/reference/models/minimind-layer", threads, kernels);
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } sections[] = {{"layer", section_layer}, {"model", section_model},
+                    {"batch", section_batch}, {"prefill", section_prefill},
+                    {"busy", section_busy},   {"start", section_start},
+                    {"idle", section_idle}};
+    const size_t n_sections = sizeof sections / sizeof sections[0];
+    int at = 1;
+    for (; at + 1 < argc && strncmp(argv[at], "--", 2) == 0; at += 2) {
+        if (strcmp(argv[at], "--kernels") == 0)
+            kernels = argv[at + 1];
+        else if (strcmp(argv[at], "--threads") == 0)
+            most_threads = strcmp(argv[at + 1], "1") == 0 ? 1 : 2;
+        else
+            row_seconds = strtod(argv[at + 1], NULL);
     }
-    for (int dtype = ATTN_F32; dtype < ATTN_DTYPES; dtype++)
-        bench_decoder((attn_dtype)dtype, most, kernels);
+    kernels = attn_kernels_select(kernels)->name;
+    attn_kernels_thread_init();
+    printf("%s kernels; one thread reads %.1f GB/s, %.1f G multiply-adds/s; %u: %.1f, %.1f\n",
+           kernels, limit_read(1, kernels) / 1e9, limit_fma(1, kernels) / 1e9, most_threads,
+           limit_read(most_threads, kernels) / 1e9, limit_fma(most_threads, kernels) / 1e9);
+    for (size_t i = 0; i < n_sections; i++) {
+        bool wanted = at == argc;
+        for (int k = at; k < argc; k++)
+            wanted = wanted || strcmp(argv[k], sections[i].name) == 0;
+        if (wanted)
+            sections[i].run();
+    }
     return 0;
 }

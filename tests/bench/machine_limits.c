@@ -8,9 +8,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
+/* The whole is far larger than the last-level cache; a probe reads one slice, the next one the next. */
 #define SCAN_BYTES ((size_t)512 << 20)
+#define SLICE_BYTES ((size_t)64 << 20)
+#define STREAMS 4
+#define MAX_ROUNDS 400
+#define MIN_ROUNDS 7
 #define MAX_THREADS 64
-#define FMA_LOOPS 20000000ul
+#define FMA_LOOPS 3000000ul
 
 typedef struct part {
     pthread_t thread;
@@ -31,14 +36,16 @@ double bench_now(void)
 
 __attribute__((target("avx2"))) static uint64_t scan(const unsigned char *p, size_t n)
 {
-    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
-                      _mm256_setzero_si256()};
-    for (size_t i = 0; i < n; i += 128) {
-        for (size_t k = 0; k < 4; k++)
-            sum[k] = _mm256_or_si256(
-                sum[k], _mm256_load_si256((const __m256i *)(const void *)(p + i + 32 * k)));
+    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    const size_t stream = n / STREAMS;
+    for (size_t i = 0; i < stream; i += 64) {
+        for (size_t k = 0; k < STREAMS; k++) {
+            const __m256i *line = (const __m256i *)(const void *)(p + k * stream + i);
+            sum[0] = _mm256_or_si256(sum[0], _mm256_load_si256(line));
+            sum[1] = _mm256_or_si256(sum[1], _mm256_load_si256(line + 1));
+        }
     }
-    sum[0] = _mm256_or_si256(_mm256_or_si256(sum[0], sum[1]), _mm256_or_si256(sum[2], sum[3]));
+    sum[0] = _mm256_or_si256(sum[0], sum[1]);
     uint64_t words[4];
     memcpy(words, &sum[0], sizeof words);
     return words[0] | words[1] | words[2] | words[3];
@@ -104,9 +111,11 @@ static double run(part *parts, unsigned n, void *(*fn)(void *))
     return work / (end - begin);
 }
 
-double limit_read_bandwidth(unsigned n_threads)
+double limit_read(unsigned n_threads, const char *kernels)
 {
     static unsigned char *bytes;
+    static size_t next;
+    (void)kernels;
     if (bytes == NULL) {
         bytes = mmap(NULL, SCAN_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (bytes == MAP_FAILED)
@@ -114,28 +123,57 @@ double limit_read_bandwidth(unsigned n_threads)
         madvise(bytes, SCAN_BYTES, MADV_HUGEPAGE);
         memset(bytes, 1, SCAN_BYTES);
     }
-    double best = 0;
-    for (int round = 0; round < 5; round++) {
-        part parts[MAX_THREADS] = {0};
-        for (unsigned i = 0; i < n_threads; i++) {
-            parts[i].n_bytes = SCAN_BYTES / n_threads / 128 * 128;
-            parts[i].bytes = bytes + i * parts[i].n_bytes;
-        }
-        double rate = run(parts, n_threads, scan_part);
-        best = rate > best ? rate : best;
+    part parts[MAX_THREADS] = {0};
+    for (unsigned i = 0; i < n_threads; i++) {
+        parts[i].n_bytes = SLICE_BYTES / n_threads / (64 * STREAMS) * (64 * STREAMS);
+        parts[i].bytes = bytes + next + i * parts[i].n_bytes;
     }
-    return best;
+    next = (next + SLICE_BYTES) % SCAN_BYTES;
+    return run(parts, n_threads, scan_part);
 }
 
-double limit_fma_rate(unsigned n_threads, const char *kernels)
+double limit_fma(unsigned n_threads, const char *kernels)
 {
-    double best = 0;
-    for (int round = 0; round < 3; round++) {
-        part parts[MAX_THREADS] = {0};
-        for (unsigned i = 0; i < n_threads; i++)
-            parts[i].kernels = kernels;
-        double rate = run(parts, n_threads, fma_part);
-        best = rate > best ? rate : best;
+    part parts[MAX_THREADS] = {0};
+    for (unsigned i = 0; i < n_threads; i++)
+        parts[i].kernels = kernels;
+    return run(parts, n_threads, fma_part);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare);
+    return values[n / 2];
+}
+
+limit_result limit_measure(limit_probe *probe, unsigned n_threads, const char *kernels,
+                           double seconds, double work, void (*fn)(void *ctx), void *ctx)
+{
+    double times[MAX_ROUNDS], limits[MAX_ROUNDS], ratios[MAX_ROUNDS], fastest = 0;
+    size_t n = 0;
+    fn(ctx);
+    double before = probe(n_threads, kernels);
+    for (double until = bench_now() + seconds;
+         n < MIN_ROUNDS || (n < MAX_ROUNDS && bench_now() < until); n++) {
+        fn(ctx); /* brings back what the probe drove out of the caches, where that fits */
+        double begin = bench_now();
+        fn(ctx);
+        times[n] = bench_now() - begin;
+        double after = probe(n_threads, kernels);
+        limits[n] = before > after ? before : after;
+        ratios[n] = work / times[n] / limits[n];
+        fastest = after > fastest ? after : fastest;
+        before = after;
     }
-    return best;
+    limit_result r = {
+        .seconds = median(times, n), .ratio = median(ratios, n), .limit = median(limits, n)};
+    r.best_seconds = times[0];
+    r.best_ratio = work / times[0] / fastest;
+    return r;
 }

@@ -23,8 +23,8 @@
 #include "engine/compute/kernels.h"
 #include "engine/model/linear.h"
 
-/* Everything here runs on one thread, so ThreadSanitizer sees nothing new in the full sweep. */
-#ifdef __SANITIZE_THREAD__
+/* The sanitizers see in every seventh size what there is to see. */
+#ifdef __SANITIZE_ADDRESS__
 #define STRIDE 7
 #else
 #define STRIDE 1
@@ -161,13 +161,19 @@ static float *values(size_t which, size_t n, int kind)
 
 /* ----------------------------------------------------------------------------------- matmul */
 
-/* A panel of one dtype whose bytes come from `kind` of values, packed as weights are. */
-static const void *packed(attn_dtype dtype, size_t k, int kind)
+static size_t panels_of(size_t n)
+{
+    return (n + ATTN_PANEL - 1) / ATTN_PANEL;
+}
+
+/* Panels of one dtype, for n outputs, of `kind` of values packed as weights are. */
+static const void *packed(attn_dtype dtype, size_t n, size_t k, int kind)
 {
     static char panels[sizeof(float) * ATTN_PANEL * 5000];
     float row[5000];
-    memset(panels, 0, attn_panel_bytes(dtype, k));
-    for (size_t out = 0; out < ATTN_PANEL; out++) {
+    assert_true(panels_of(n) * attn_panel_bytes(dtype, k) <= sizeof panels);
+    memset(panels, 0, panels_of(n) * attn_panel_bytes(dtype, k));
+    for (size_t out = 0; out < panels_of(n) * ATTN_PANEL; out++) {
         for (size_t i = 0; i < k; i++) {
             /* Large values overflow 16 bits, which loading refuses. */
             float v = value(kind);
@@ -182,7 +188,7 @@ static void check_dtypes(size_t m, size_t n, size_t k, int kind)
 {
     const float *x = values(X, m * k, kind);
     for (int d = ATTN_BF16; d < ATTN_DTYPES; d++) {
-        const void *panel = packed((attn_dtype)d, k, kind);
+        const void *panel = packed((attn_dtype)d, n, k, kind);
         attn_kernels_scalar.matmul[d](m, n, k, x, k, panel, outputs(Y, m * n), n);
         for (size_t v = 0; v < n_variants; v++) {
             variants[v]->matmul[d](m, n, k, x, k, panel, outputs(Y2, m * n), n);
@@ -201,6 +207,10 @@ static void test_matmul_of_other_dtypes(void **state)
             check_dtypes(m, n, 1 + (m * n) % 40, (int)((m + n) % N_KINDS));
             check_dtypes(m, n, 60 + (m * n) % 80, (int)((m + n) % N_KINDS));
         }
+    }
+    for (size_t m = 1; m <= 26; m += 1 + m / 4) {
+        for (size_t n = 33; n <= 130; n += 16 + m % 3)
+            check_dtypes(m, n, 60 + n, (int)((m + n) % N_KINDS));
     }
     check_dtypes(7, 32, 768, 0);
     check_dtypes(1, 32, 1001, 0);
@@ -226,7 +236,7 @@ static void check_matmul(size_t m, size_t n, size_t k, int kind)
     /* Rows apart from each other and, by ldx's remainder, on every alignment. */
     size_t ldx = k + m % 3, ldy = n + k % 3;
     size_t n_x = (m - 1) * ldx + k, n_y = (m - 1) * ldy + n;
-    const float *x = values(X, n_x, kind), *panel = values(W, k * ATTN_PANEL, kind);
+    const float *x = values(X, n_x, kind), *panel = values(W, panels_of(n) * k * ATTN_PANEL, kind);
     attn_kernels_scalar.matmul[ATTN_F32](m, n, k, x, ldx, panel, outputs(Y, n_y), ldy);
     for (size_t v = 0; v < n_variants; v++) {
         variants[v]->matmul[ATTN_F32](m, n, k, x, ldx, panel, outputs(Y2, n_y), ldy);
@@ -247,6 +257,10 @@ static void test_matmul(void **state)
     for (size_t m = 1; m <= 80; m++) {
         for (size_t n = 1; n <= ATTN_PANEL; n += 5)
             check_matmul(m, n, 17, (int)(m % N_KINDS));
+    }
+    for (size_t m = 1; m <= 26; m += 1 + m / 4) {
+        for (size_t n = 33; n <= 130; n += 8 + m % 3)
+            check_matmul(m, n, 60 + n, (int)((m + n) % N_KINDS));
     }
     for (int kind = 0; kind < N_KINDS; kind++) {
         check_matmul(7, 32, 768, kind);
@@ -491,22 +505,25 @@ static void test_exp_is_that_of_softmax(void **state)
 
 static void check_mix(size_t m, size_t n, size_t head_dim, int kind)
 {
-    size_t ldp = n + m % 5, n_o = m * head_dim;
+    size_t ldp = n + m % 5, n_o = m * head_dim, n_pages = (n + ATTN_LANES - 1) / ATTN_LANES;
     const float *p = values(X, (m - 1) * ldp + n, kind);
     float start[ATTN_QUERY_ROWS * 130];
     for (size_t i = 0; i < n_o; i++)
         start[i] = value(kind);
     for (int d = 0; d < ATTN_DTYPES; d++) {
-        /* Fenced: nothing past the block may be read. */
+        /* Fenced: nothing past the last block may be read. */
         size_t floats = attn_block_bytes((attn_dtype)d, head_dim) / sizeof(float);
-        const void *block = filled_block((attn_dtype)d, head_dim, last(W, floats), kind);
+        float *all = last(W, n_pages * floats);
+        const void *blocks[ATTN_MIX_KEYS / ATTN_LANES];
+        for (size_t i = 0; i < n_pages; i++)
+            blocks[i] = filled_block((attn_dtype)d, head_dim, all + i * floats, kind);
         float *o = outputs(Y, n_o);
         memcpy(o, start, n_o * sizeof *o);
-        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, block, o);
+        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, blocks, NULL, o);
         for (size_t k = 0; k < n_variants; k++) {
             o = outputs(Y2, n_o);
             memcpy(o, start, n_o * sizeof *o);
-            variants[k]->mix[d](m, n, head_dim, p, ldp, block, o);
+            variants[k]->mix[d](m, n, head_dim, p, ldp, blocks, n % 2 ? blocks : NULL, o);
             if (!same_outputs(n_o))
                 fail_msg("%s %s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name,
                          attn_dtype_name((attn_dtype)d), m, n, head_dim, kind);
@@ -518,7 +535,7 @@ static void test_mix(void **state)
 {
     (void)state;
     for (size_t m = 1; m <= ATTN_QUERY_ROWS; m++) {
-        for (size_t n = 1; n <= ATTN_LANES; n++) {
+        for (size_t n = 1; n <= ATTN_MIX_KEYS; n += n < ATTN_LANES ? 1 : 9) {
             for (size_t head_dim = 2; head_dim <= 130; head_dim += 2 * STRIDE)
                 check_mix(m, n, head_dim, (int)((m + n + head_dim / 2) % N_KINDS));
         }
