@@ -324,7 +324,7 @@ soak: $(BINARY) $(LOAD) ## load, kills and expiries for SOAK_SECONDS=120, then: 
 
 NAME ?= cycles
 
-scenario: $(BINARY) $(LOAD) ## a load of minutes (NAME=crowd|cycles|long-prefill|many, NAME="crowd idle=500")
+scenario: $(BINARY) $(LOAD) ## a load of minutes (NAME=crowd|cycles|long-prefill|many|waste, NAME="crowd idle=500")
 	@ATTND_BINARY=$(CURDIR)/$(BINARY) $(PYTHON) tests/scenarios.py $(NAME)
 
 bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing
