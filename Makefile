@@ -19,7 +19,8 @@ ARGS ?=
 WERROR ?=
 SAN ?=
 
-# Commands are shown shortened; V=1 shows them whole. Without a -j of the user's, all CPUs build.
+# Commands are shown shortened; V=1 shows them whole. Without a -j of the user's, all CPUs build; with
+# one, a recipe that builds needs a + to take part in it.
 V ?=
 Q := $(if $(V),,@)
 show = $(if $(V),@:,@echo "  $(1) $@")
@@ -79,9 +80,12 @@ BENCH_SOURCES := $(filter-out $(BENCH_SUPPORT) $(ECHO_SOURCES),$(sort $(wildcard
 C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/null))
 
 LIBRARY := $(BUILD)/libattnd.a
-# ThreadSanitizer does not live with allocations that fail.
-TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out \
-    $(if $(filter tsan,$(SAN)),tests/unit/test_torture.c),$(TEST_SOURCES)))
+# ThreadSanitizer does not live with allocations that fail, and has nothing to see in what one thread
+# does alone.
+ONE_THREAD := buf checkpoint config float_text fuzz_corpus json_read json_write kernels philox rope \
+    stream tokenizer_files
+UNSEEN := $(if $(filter tsan,$(SAN)),$(patsubst %,tests/unit/test_%.c,torture $(ONE_THREAD)))
+TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out $(UNSEEN),$(TEST_SOURCES)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 ECHO_SERVER := $(BUILD)/bench/echo_attnd
@@ -235,7 +239,7 @@ $(BUILD)/obj/engine/compute/kernels_avx512.o: \
 # ---------------------------------------------------------------------------------------- run
 
 run: build-deps ## build and start the server, a model built in (PORT=8080, ARGS="--threads 2")
-	@$(PARALLEL_MAKE) all
+	+@$(PARALLEL_MAKE) all
 	@url=http://127.0.0.1:$(PORT); \
 	echo 'In a second terminal, in this folder:'; echo; \
 	echo "  curl $$url/prefill -d '{\"session\":\"story\",\"text\":\"Once upon a time\"}'"; \
@@ -247,7 +251,7 @@ run: build-deps ## build and start the server, a model built in (PORT=8080, ARGS
 
 test: ## build, then run every test (SAN=asan|tsan: sanitized)
 	$(call install,$(TEST_PACKAGES))
-	@status=0; \
+	+@status=0; \
 	for part in unit http; do $(PARALLEL_MAKE) $$part || status=1; done; \
 	exit $$status
 
@@ -262,8 +266,8 @@ unit: $(TESTS) ## only the unit tests
 
 PYTEST_ARGS := $(if $(filter tsan,$(SAN)),-m 'not slow')
 
-# Servers that are tested at once.
-PYTEST_JOBS ?= 2
+# Servers that are tested at once: now and then one waits for a deadline.
+PYTEST_JOBS ?= 3
 
 http: $(BINARY) $(LOAD) $(if $(filter tsan,$(SAN)),,$(TORTURE_SERVER)) ## only the whole-server tests (PYTEST_ARGS='-k decode')
 	@[ ! -d tests/http ] || $(RUN) ATTND_BINARY=$(CURDIR)/$(BINARY) \
@@ -290,7 +294,7 @@ FUZZER_MAKE = $(PARALLEL_MAKE) CONFIG=fuzz CC=clang WARNINGS= fuzzers
 
 fuzz: ## feed every parser what it never saw (FUZZ_SECONDS=60 each, FUZZ_NAMES="json model")
 	$(call install,$(FUZZ_PACKAGES))
-	@$(FUZZER_MAKE)
+	+@$(FUZZER_MAKE)
 	@failed=; \
 	for name in $(FUZZ_NAMES); do \
 	    echo "== $$name"; mkdir -p build/fuzz/corpus/$$name; \
@@ -305,7 +309,7 @@ fuzzers: $(FUZZERS)
 # Inputs with names of their own stay; those named by a hash are chosen anew.
 fuzz-corpus: ## keep of what the fuzzers have found the few inputs that reach all of it
 	$(call install,$(FUZZ_PACKAGES))
-	@$(FUZZER_MAKE)
+	+@$(FUZZER_MAKE)
 	@for name in $(FUZZ_NAMES); do \
 	    kept=tests/fuzz/corpus/$$name; found=build/fuzz/corpus/$$name; mkdir -p $$found; \
 	    find $$kept -regextype egrep -regex '.*/[0-9a-f]{40}' -exec mv -t $$found {} +; \
@@ -320,7 +324,7 @@ soak: $(BINARY) $(LOAD) ## load, kills and expiries for SOAK_SECONDS=120, then: 
 
 NAME ?= cycles
 
-scenario: $(BINARY) $(LOAD) ## a load of minutes (NAME=crowd|cycles|long-prefill|many, NAME="crowd idle=500")
+scenario: $(BINARY) $(LOAD) ## a load of minutes (NAME=crowd|cycles|long-prefill|many|waste, NAME="crowd idle=500")
 	@ATTND_BINARY=$(CURDIR)/$(BINARY) $(PYTHON) tests/scenarios.py $(NAME)
 
 bench: $(BENCHES) $(BINARY) $(ECHO_SERVER) ## the engine against this machine's limits, HTTP without computing

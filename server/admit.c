@@ -101,19 +101,23 @@ static bool check_query(srv_exchange *x, const srv_head *head)
 static bool check_accept(srv_exchange *x, const srv_head *head)
 {
     const unsigned gives = x->route->gives;
-    x->wants_sse = srv_accepts_by_name(head->accept, "text", "event-stream");
-    x->wants_safetensors = srv_accepts_by_name(head->accept, "application", "x-safetensors");
-    x->wants_frames = srv_accepts_by_name(head->accept, "application", "x-attnd-frames");
-    x->wants_html = srv_accepts_by_name(head->accept, "text", "html");
+    const char *accept = head->accept;
+    x->wants_sse = srv_prefers(accept, "text", "event-stream", "application", "x-ndjson");
+    x->wants_safetensors =
+        srv_prefers(accept, "application", "x-safetensors", "application", "json");
+    x->wants_frames =
+        srv_prefers(accept, "application", "x-attnd-frames", "application", "x-ndjson") &&
+        srv_prefers(accept, "application", "x-attnd-frames", "text", "event-stream");
+    x->wants_html = srv_prefers(accept, "text", "html", "text", "plain");
     x->takes_gzip = srv_head_takes_gzip(head);
     if (head->if_none_match && strlen(head->if_none_match) < sizeof(x->if_none_match))
         memcpy(x->if_none_match, head->if_none_match, strlen(head->if_none_match) + 1);
-    if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(head->accept, "application", "json")) ||
-        ((gives & SRV_GIVES_NDJSON) && srv_accepts(head->accept, "application", "x-ndjson")) ||
-        ((gives & SRV_GIVES_SSE) && srv_accepts(head->accept, "text", "event-stream")) ||
+    if (!gives || ((gives & SRV_GIVES_JSON) && srv_accepts(accept, "application", "json")) ||
+        ((gives & SRV_GIVES_NDJSON) && srv_accepts(accept, "application", "x-ndjson")) ||
+        ((gives & SRV_GIVES_SSE) && srv_accepts(accept, "text", "event-stream")) ||
         ((gives & SRV_GIVES_FRAMES) && x->wants_frames) ||
         ((gives & SRV_GIVES_HTML) && x->wants_html) ||
-        ((gives & SRV_GIVES_TEXT) && srv_accepts(head->accept, "text", "plain")))
+        ((gives & SRV_GIVES_TEXT) && srv_accepts(accept, "text", "plain")))
         return true;
     x->takes_only_safetensors = (gives & SRV_GIVES_SAFETENSORS) && x->wants_safetensors;
     if (x->takes_only_safetensors)

@@ -28,19 +28,28 @@ void srv_buf_clear(srv_buf *b)
         b->data[0] = '\0';
 }
 
-static bool grow(srv_buf *b, size_t need)
+static bool set_cap(srv_buf *b, size_t cap)
 {
-    size_t cap = b->cap ? b->cap * 2 : FIRST_CAP;
-    if (cap < need)
-        cap = need;
-    if (cap > b->limit + 1)
-        cap = b->limit + 1;
     char *data = realloc(b->data, cap);
     if (!data)
         return false;
     b->data = data;
     b->cap = cap;
     return true;
+}
+
+static bool grow(srv_buf *b, size_t need)
+{
+    size_t cap = b->cap ? b->cap * 2 : FIRST_CAP;
+    if (cap < need)
+        cap = need;
+    return set_cap(b, cap < b->limit + 1 ? cap : b->limit + 1);
+}
+
+void srv_buf_expect(srv_buf *b, size_t n)
+{
+    if (!b->failed && n <= b->limit && n >= b->cap)
+        set_cap(b, n + 1);
 }
 
 char *srv_buf_reserve(srv_buf *b, size_t n)
@@ -78,10 +87,18 @@ bool srv_buf_puts(srv_buf *b, const char *text)
 
 bool srv_buf_printf(srv_buf *b, const char *format, ...)
 {
+    /* Printed where it goes, if there is room already. */
+    const size_t room = b->failed ? 0 : b->cap - b->len;
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(room ? b->data + b->len : NULL, room, format, args);
     va_end(args);
+    if (n >= 0 && (size_t)n < room && (size_t)n <= b->limit - b->len) {
+        b->len += (size_t)n;
+        return true;
+    }
+    if (room)
+        b->data[b->len] = '\0';
     char *to = n < 0 ? NULL : srv_buf_reserve(b, (size_t)n);
     if (!to) {
         b->failed = true;

@@ -37,6 +37,11 @@ bool srv_buf_append(srv_buf *b, const void *bytes, size_t n);
 bool srv_buf_puts(srv_buf *b, const char *text);
 bool srv_buf_printf(srv_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Says that n bytes in all are to come: makes room for them at once, if there is memory, so that what
+ * comes is not copied again and again. More than the limit is not expected.
+ * Cost: memory that is not touched before something is put there. */
+void srv_buf_expect(srv_buf *b, size_t n);
+
 /* Makes room for n more bytes and returns where they go; srv_buf_commit then takes the first n
  * (no more than reserved) of them in.
  * Owner: the pointer lives until the next call on the buffer.

@@ -60,9 +60,8 @@ void srv_exchange_wake(srv_exchange *x)
     srv_exchange *first = atomic_load_explicit(&app->woken, memory_order_relaxed);
     do
         x->next_woken = first;
-    while (!atomic_compare_exchange_weak_explicit(&app->woken, &first, x, memory_order_release,
-                                                  memory_order_relaxed));
-    if (first)
+    while (!atomic_compare_exchange_weak(&app->woken, &first, x));
+    if (!atomic_load(&app->expects_wake) || !atomic_exchange(&app->expects_wake, false))
         return;
     uint64_t one = 1;
     if (write(app->wake_fd, &one, sizeof(one)) < 0) {
@@ -70,9 +69,19 @@ void srv_exchange_wake(srv_exchange *x)
     }
 }
 
+bool srv_exchange_expect_wake(srv_app *app)
+{
+    /* Either a waker sees this, or we see what it pushed before. */
+    atomic_store(&app->expects_wake, true);
+    return atomic_load(&app->woken);
+}
+
 srv_exchange *srv_exchange_take_woken(srv_app *app)
 {
-    return atomic_exchange(&app->woken, NULL);
+    atomic_store_explicit(&app->expects_wake, false, memory_order_relaxed);
+    return atomic_load_explicit(&app->woken, memory_order_relaxed)
+               ? atomic_exchange(&app->woken, NULL)
+               : NULL;
 }
 
 /* -------------------------------------------------------------------------------- memory */
@@ -304,7 +313,7 @@ void srv_exchange_abandon(srv_exchange *x)
 {
     atomic_store(&x->gone, true);
     attn_job *job = atomic_load(&x->job);
-    if (job)
+    if (job && !atomic_load(&x->job_done))
         attn_job_cancel(job);
     if (x->watcher)
         srv_watcher_leave(x->watcher);

@@ -45,9 +45,10 @@ typedef struct srv_app {
     srv_metrics *metrics;
     srv_offload *offload;
     srv_watch *watch;
-    /* Exchanges that the loop has to look at, newest first; wake_fd is written when the list was
-     * empty. Each holds a reference. */
+    /* Exchanges that the loop has to look at, newest first, each with a reference. It does so in every
+     * turn; wake_fd is written only when it is about to wait, or waits. */
     _Atomic(srv_exchange *) woken;
+    atomic_bool expects_wake;
     int wake_fd;
     _Atomic uint64_t held_bytes; /* bodies and collected replies in flight: --body-memory */
     atomic_bool stopping;
@@ -102,10 +103,10 @@ struct srv_exchange {
     char id[ATTN_ID_MAX + 1];        /* the {id} or {name} of the path */
     char name[ATTN_TENSOR_NAME_MAX]; /* the {name} behind an {id}, "" if it is too long */
     char x_session[ATTN_ID_MAX + 1]; /* the X-Session header, "" if absent */
-    bool wants_sse;                  /* Accept names text/event-stream */
-    bool wants_safetensors;          /* Accept names application/x-safetensors */
-    bool wants_frames;               /* Accept names application/x-attnd-frames */
-    bool wants_html;                 /* Accept names text/html */
+    bool wants_sse;                  /* Accept prefers it to NDJSON */
+    bool wants_safetensors;          /* Accept prefers it to JSON */
+    bool wants_frames;               /* Accept prefers them to NDJSON and SSE */
+    bool wants_html;                 /* Accept prefers it to plain text */
     bool takes_gzip;                 /* Accept-Encoding names gzip */
     char if_none_match[24];          /* that header, "" if absent or too long */
     bool takes_only_safetensors;     /* Accept lets nothing else of the route through */
@@ -166,7 +167,10 @@ void srv_exchange_unref(srv_exchange *x);
 
 /* Makes the loop look at x soon. Thread: any that holds a reference. */
 void srv_exchange_wake(srv_exchange *x);
-/* Takes the wake list, linked by next_woken, with its references. Whoever walks it reads the next
+/* The loop is about to wait: from now on a wake writes wake_fd, once. Returns whether the list has some
+ * already: then it is not to wait. Loop only. */
+bool srv_exchange_expect_wake(srv_app *app);
+/* The loop does not wait any more. Takes the wake list, linked by next_woken, with its references. Whoever walks it reads the next
  * one and clears is_woken before it looks at an exchange: from then on it can be woken again.
  * Loop only. */
 srv_exchange *srv_exchange_take_woken(srv_app *app);

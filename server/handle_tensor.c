@@ -66,13 +66,32 @@ static bool read_query(srv_exchange *x, attn_request *r)
     return true;
 }
 
-/* Bytes of the tensor, at most; of what cannot be, whatever. */
+/* Bytes of the heads that were asked for, given those of all. */
+static uint64_t bytes_of_heads(const attn_request *r, const attn_model_info *model, uint64_t bytes)
+{
+    const uint32_t n_heads = attn_tensor_has_heads(r->tensor)      ? model->num_attention_heads
+                             : attn_tensor_has_kv_heads(r->tensor) ? model->num_key_value_heads
+                                                                   : 0;
+    uint32_t n = 0;
+    if (!r->some_heads || !n_heads)
+        return bytes;
+    for (uint32_t i = 0; i < n_heads; i++)
+        n += attn_choice_has(&r->heads, i);
+    return bytes / n_heads * n;
+}
+
+/* Bytes of the tensor; of what cannot be, whatever. */
 static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
 {
     attn_session_info session;
+    attn_model_info model;
     attn_error error; /* whatever it is, the engine will find it again */
     if (attn_session_get(x->app->engine, x->id, &session, &error) != ATTN_OK)
         return 0;
+    const ptrdiff_t index = attn_model_find(x->app->engine, session.model);
+    if (index < 0)
+        return 0;
+    attn_model_get(x->app->engine, (size_t)index, &model);
     attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
     if (r->layer < ATTN_CHOICE_MAX)
         attn_choice_add(&selection.layers, r->layer);
@@ -80,9 +99,24 @@ static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
     uint64_t end_key = r->end_key < end_query ? r->end_key : end_query;
     uint64_t rows = end_query > r->first_query ? end_query - r->first_query : 0;
     uint64_t keys = end_key > r->first_key ? end_key - r->first_key : 0;
-    ptrdiff_t model = attn_model_find(x->app->engine, session.model);
-    uint64_t bytes = attn_selection_bytes(x->app->engine, (size_t)model, &selection, rows, keys);
-    return bytes < ATTN_TRACE_BYTES_MAX ? bytes : ATTN_TRACE_BYTES_MAX;
+    return bytes_of_heads(
+        r, &model, attn_selection_bytes(x->app->engine, (size_t)index, &selection, rows, keys));
+}
+
+/* Fails x if so many numbers are too many for JSON. */
+static bool check_json(srv_exchange *x, uint64_t n)
+{
+    if (x->wants_safetensors || n <= SRV_TENSOR_JSON_MAX)
+        return true;
+    srv_fail(x, &(srv_error){
+                    .status = 413,
+                    .code = "tensor_too_large",
+                    .message = "too many numbers for JSON: ask for a smaller range, or for "
+                               "application/x-safetensors",
+                    .n_details = 1,
+                    .details = {{"bytes", n * sizeof(float)}},
+                });
+    return false;
 }
 
 static void put_indices(srv_buf *b, const char *name, const uint32_t *v, size_t n)
@@ -97,17 +131,9 @@ static void finish_json(srv_exchange *x, const attn_result *r)
     const attn_trace *t = r->trace;
     const attn_trace_tensor *tensor = &t->tensors[0];
     const uint64_t n = tensor->shape[0] * tensor->shape[1] * tensor->shape[2];
-    if (n > SRV_TENSOR_JSON_MAX) {
-        srv_fail(x, &(srv_error){
-                        .status = 413,
-                        .code = "tensor_too_large",
-                        .message = "too many numbers for JSON: ask for a smaller range, or for "
-                                   "application/x-safetensors",
-                        .n_details = 1,
-                        .details = {{"bytes", n * sizeof(float)}},
-                    });
+    /* The session may have become longer since the request came. */
+    if (!check_json(x, n))
         return;
-    }
     srv_buf *b = &x->reply;
     srv_exchange_expect(x, n * NUMBER_BYTES);
     srv_buf_printf(b,
@@ -160,8 +186,13 @@ void srv_handle_tensor(srv_exchange *x)
     x->finish = finish;
     if (!read_query(x, &request))
         return;
+    uint64_t bytes = count_bytes(x, &request);
+    /* What is too large in any form, the engine refuses. */
+    if (bytes <= ATTN_TRACE_BYTES_MAX && !check_json(x, bytes / sizeof(float)))
+        return;
+    bytes = bytes < ATTN_TRACE_BYTES_MAX ? bytes : ATTN_TRACE_BYTES_MAX;
     /* The tensor and its reply. */
-    if (!srv_exchange_hold(x, 2 * count_bytes(x, &request), false)) {
+    if (!srv_exchange_hold(x, 2 * bytes, false)) {
         srv_fail_with(x, 503, "busy_memory", NULL,
                       "the requests in flight hold all of --body-memory");
         return;

@@ -208,25 +208,36 @@ static int match_range(const char *range, size_t n, const char *type, const char
     return is(slash + 1, subtype_n, subtype) ? 3 : 0;
 }
 
-/* Whether the parameters behind a media range refuse it: q=0, q=0.0, ... */
-static bool is_refused(const char *params, size_t n)
+#define QUALITY_MAX 1000u
+
+/* Reads "0.25" as thousandths. What is no quality counts as if it were not there. */
+static unsigned read_quality(const char *p, size_t n)
 {
+    unsigned quality = 0, unit = QUALITY_MAX;
+    if (n < 1 || n > 5 || (n > 1 && p[1] != '.'))
+        return QUALITY_MAX;
     for (size_t i = 0; i < n; i++) {
-        if (params[i] != ';')
+        if (i == 1)
             continue;
-        i++;
-        while (i < n && (params[i] == ' ' || params[i] == '\t'))
-            i++;
-        if (i + 2 >= n || (params[i] != 'q' && params[i] != 'Q') || params[i + 1] != '=')
-            continue;
-        i += 2;
-        if (params[i] != '0')
-            return false;
-        while (i < n && (params[i] == '0' || params[i] == '.'))
-            i++;
-        return i == n || params[i] < '1' || params[i] > '9';
+        if (p[i] < '0' || p[i] > '9')
+            return QUALITY_MAX;
+        quality += (unsigned)(p[i] - '0') * unit;
+        unit /= 10;
     }
-    return false;
+    return quality < QUALITY_MAX ? quality : QUALITY_MAX;
+}
+
+/* The `q` among the parameters behind a media range or a coding (RFC 9110, 12.4.2). */
+static unsigned find_quality(const char *params, size_t n)
+{
+    for (const char *p = params, *end = params + n; (p = memchr(p, ';', (size_t)(end - p)));) {
+        p++;
+        while (p < end && (*p == ' ' || *p == '\t'))
+            p++;
+        if (end - p > 2 && (*p == 'q' || *p == 'Q') && p[1] == '=')
+            return read_quality(p + 2, strcspn(p + 2, ",; \t"));
+    }
+    return QUALITY_MAX;
 }
 
 bool srv_head_takes_gzip(const srv_head *h)
@@ -235,7 +246,7 @@ bool srv_head_takes_gzip(const srv_head *h)
         p = skip_space(p);
         size_t whole = strcspn(p, ","), n = strcspn(p, ",; \t");
         if (is(p, n, "gzip"))
-            return !is_refused(p + n, whole - n);
+            return find_quality(p + n, whole - n) > 0;
         p += whole;
         if (*p)
             p++;
@@ -243,32 +254,40 @@ bool srv_head_takes_gzip(const srv_head *h)
     return false;
 }
 
-/* The best match of the list, of which the most specific decides (RFC 9110, 12.5.1). */
-static int best_match(const char *accept, const char *type, const char *subtype)
+/* How much a type is wanted: its quality, which the most specific range decides (RFC 9110, 12.5.1),
+ * and, in the last digit, how specific that is. 0: not at all. */
+static unsigned score(const char *accept, const char *type, const char *subtype)
 {
     int best = 0;
-    bool refused = false;
+    unsigned quality = 0;
+    if (!*skip_space(accept))
+        accept = "*/*";
     for (const char *p = accept; *p;) {
         p = skip_space(p);
         size_t whole = strcspn(p, ","), n = strcspn(p, ",; \t");
         int match = match_range(p, n, type, subtype);
         if (match > best) {
             best = match;
-            refused = is_refused(p + n, whole - n);
+            quality = find_quality(p + n, whole - n);
         }
         p += whole;
         if (*p)
             p++;
     }
-    return refused ? 0 : best;
+    return quality ? quality * 10 + (unsigned)best : 0;
 }
 
 bool srv_accepts(const char *accept, const char *type, const char *subtype)
 {
-    return !accept || !*skip_space(accept) || best_match(accept, type, subtype);
+    return !accept || score(accept, type, subtype) > 0;
 }
 
-bool srv_accepts_by_name(const char *accept, const char *type, const char *subtype)
+bool srv_prefers(const char *accept, const char *type, const char *subtype, const char *usual_type,
+                 const char *usual_subtype)
 {
-    return accept && best_match(accept, type, subtype) == 3;
+    if (!accept)
+        return false;
+    const unsigned wanted = score(accept, type, subtype),
+                   usual = score(accept, usual_type, usual_subtype);
+    return wanted > usual || (wanted == usual && wanted % 10 == 3);
 }

@@ -68,7 +68,9 @@ bool srv_head_takes_gzip(const srv_head *head);
 
 /* Whether an Accept value lets through the type, given as "type", "subtype". NULL lets all. */
 bool srv_accepts(const char *accept, const char *type, const char *subtype);
-/* Whether it names that very type. */
-bool srv_accepts_by_name(const char *accept, const char *type, const char *subtype);
+/* Whether it wants the type more than the usual one: by a higher quality, or by naming it while it
+ * names the usual one no more than that. */
+bool srv_prefers(const char *accept, const char *type, const char *subtype, const char *usual_type,
+                 const char *usual_subtype);
 
 #endif

@@ -34,6 +34,9 @@
 #define DRAIN_BYTES ((uint64_t)1 << 20)
 #define LINGER_BYTES ((uint64_t)32 << 20)
 #define KEEP_ALIVE_MS 5000
+/* A client is watched for going away once it waits for longer than this: most wait less, and
+ * watching costs as much as reading the request. */
+#define WATCH_MS 10
 /* A reader that stalled gets this long to fetch what is left for it. */
 #define STALLED_GRACE_MS 5000
 #define STOP_MS 3500
@@ -65,15 +68,17 @@ struct request {
     struct peer *peer;
     enum { READING, WORKING, SENDING } phase;
     bool suspended;
-    bool watched; /* its socket is in the epoll set */
-    bool gone;    /* close the connection when it is resumed */
+    bool watched;   /* its socket is in the epoll set */
+    bool unwatched; /* in http->unwatched: it is not yet, but is to be */
+    bool gone;      /* close the connection when it is resumed */
     bool is_head;
     bool streaming;
     bool lingering; /* answered while its body was coming in */
     bool keep_alive_due;
-    int64_t started_ms, last_sent_ms, close_at_ms;
-    uint64_t received, drained;
-    TAILQ_ENTRY(request) live;
+    unsigned moved_turn; /* the last one in which it got on */
+    int64_t started_ms, last_sent_ms, close_at_ms, watch_at_ms;
+    uint64_t announced, received, drained; /* bytes of the body */
+    TAILQ_ENTRY(request) live, to_watch;
 };
 
 TAILQ_HEAD(peers, peer);
@@ -84,8 +89,10 @@ struct srv_http {
     struct MHD_Daemon *daemon;
     int epoll_fd, listen_fd;
     pthread_t thread;
-    struct peers idle;    /* without a request, longest first */
-    struct requests live; /* that the library holds */
+    struct peers idle;         /* without a request, longest first */
+    struct requests live;      /* that the library holds */
+    struct requests unwatched; /* that wait, longest first */
+    unsigned n_turns;
     int64_t swept_ms, trimmed_ms;
     bool trim_due;       /* there were requests since */
     size_t least_unused; /* of the heap, at any look since it was trimmed */
@@ -114,25 +121,39 @@ static bool has_closed(const struct peer *peer)
 
 /* ---------------------------------------------------------------------------- suspending */
 
-/* Watches for the peer going away while nothing is read from it. */
-static void watch(struct request *r)
+/* Watches soon for the peer going away while nothing is read from it. */
+static void watch_soon(struct request *r)
 {
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = r};
-    if (!r->watched)
-        r->watched = !epoll_ctl(r->http->epoll_fd, EPOLL_CTL_ADD, r->peer->fd, &event);
+    if (r->watched || r->unwatched)
+        return;
+    r->unwatched = true;
+    r->watch_at_ms = now_ms() + WATCH_MS;
+    TAILQ_INSERT_TAIL(&r->http->unwatched, r, to_watch);
 }
 
 static void unwatch(struct request *r)
 {
+    if (r->unwatched)
+        TAILQ_REMOVE(&r->http->unwatched, r, to_watch);
     if (r->watched)
         epoll_ctl(r->http->epoll_fd, EPOLL_CTL_DEL, r->peer->fd, NULL);
-    r->watched = false;
+    r->watched = r->unwatched = false;
 }
 
-static void suspend(struct request *r)
+/* Watches those who have waited for long enough. Returns in how many milliseconds the next one will
+ * have, or max_ms. */
+static int watch_some(srv_http *h, int max_ms)
 {
-    r->suspended = true;
-    MHD_suspend_connection(r->connection);
+    struct request *r = TAILQ_FIRST(&h->unwatched);
+    for (const int64_t now = r ? now_ms() : 0; r; r = TAILQ_FIRST(&h->unwatched)) {
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = r};
+        if (r->watch_at_ms > now)
+            return (int)(r->watch_at_ms - now) < max_ms ? (int)(r->watch_at_ms - now) : max_ms;
+        TAILQ_REMOVE(&h->unwatched, r, to_watch);
+        r->unwatched = false;
+        r->watched = !epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, r->peer->fd, &event);
+    }
+    return max_ms;
 }
 
 static void resume(struct request *r)
@@ -141,6 +162,18 @@ static void resume(struct request *r)
         return;
     r->suspended = false;
     MHD_resume_connection(r->connection);
+}
+
+/* Nothing can be done for the request until it is woken: suspends it, but not in a turn in which it got
+ * on. The library asks again in the next one, and short work is done by then: suspending and resuming
+ * costs more than asking. */
+static bool wait_for_wake(struct request *r)
+{
+    if (r->moved_turn == r->http->n_turns)
+        return false;
+    r->suspended = true;
+    MHD_suspend_connection(r->connection);
+    return true;
 }
 
 /* Ends a request whose client is gone, or is given up. */
@@ -214,12 +247,14 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max)
     size_t n = srv_exchange_read(&r->x, to, max, r->keep_alive_due, &more);
     r->keep_alive_due = false;
     r->last_sent_ms = now_ms();
-    if (n)
+    if (n) {
+        r->moved_turn = r->http->n_turns;
         return (ssize_t)n;
+    }
     if (!more)
         return r->x.line.failed ? MHD_CONTENT_READER_END_WITH_ERROR
                                 : MHD_CONTENT_READER_END_OF_STREAM;
-    suspend(r);
+    wait_for_wake(r);
     return 0;
 }
 
@@ -309,13 +344,14 @@ static enum MHD_Result begin(srv_http *h, struct MHD_Connection *connection, con
     srv_head head = {.http_1_0 = !strcmp(version, MHD_HTTP_VERSION_1_0)};
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, add_header, &head);
     MHD_get_connection_values_n(connection, MHD_GET_ARGUMENT_KIND, add_param, &head);
+    r->announced = srv_head_content_length(&head);
     srv_admission admission = srv_admit(&r->x, &head, method, path);
     if (admission == SRV_ADMITTED || !srv_head_has_body(&head))
         /* Without a body the reply waits for the second call: one queued now would close. */
         return admission == SRV_BROKEN ? queue_reply(r) : MHD_YES;
     if (admission == SRV_BROKEN || head.expects)
         return queue_reply(r);
-    if (srv_head_content_length(&head) > DRAIN_BYTES)
+    if (r->announced > DRAIN_BYTES)
         answer_raw(r);
     return MHD_YES;
 }
@@ -325,6 +361,8 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t *si
     srv_exchange *x = &r->x;
     size_t n = *size;
     *size = 0;
+    if (!r->received && !x->status && r->announced > n)
+        srv_buf_expect(&x->body, (size_t)r->announced);
     r->received += n;
     if (!x->status) {
         if (r->received > x->app->config->max_body_bytes)
@@ -352,20 +390,21 @@ static enum MHD_Result proceed(struct request *r)
         return MHD_NO;
     if (r->phase == READING) {
         r->phase = WORKING;
+        r->moved_turn = r->http->n_turns;
         if (!r->x.status)
             srv_exchange_start(&r->x);
     }
     switch (srv_exchange_advance(&r->x)) {
     case SRV_NEXT_WAIT:
-        watch(r);
-        suspend(r);
+        if (wait_for_wake(r))
+            watch_soon(r);
         return MHD_YES;
     case SRV_NEXT_REPLY:
         unwatch(r);
         return queue_reply(r);
     case SRV_NEXT_STREAM:
         if (!r->is_head)
-            watch(r);
+            watch_soon(r);
         return queue_stream(r);
     }
     return MHD_NO;
@@ -482,11 +521,15 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
 
 /* ------------------------------------------------------------------------------ the loop */
 
-static void serve_woken(srv_http *h)
+static void clear_wake_fd(srv_http *h)
 {
     uint64_t count;
     if (read(h->app->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
         srv_log(SRV_LOG_ERROR, "http", "eventfd: %s", strerror(errno));
+}
+
+static void serve_woken(srv_http *h)
+{
     for (srv_exchange *x = srv_exchange_take_woken(h->app), *next; x; x = next) {
         next = x->next_woken;
         atomic_store(&x->is_woken, false);
@@ -558,21 +601,22 @@ static void turn(srv_http *h, int max_ms)
 {
     struct epoll_event events[64];
     MHD_UNSIGNED_LONG_LONG timeout;
-    int ms = max_ms;
-    bool woken = false;
+    int ms = watch_some(h, max_ms);
+    h->n_turns++;
     /* The library's inner epoll is edge triggered: what it says is due must be asked for. */
-    if (MHD_get_timeout(h->daemon, &timeout) == MHD_YES && timeout < (unsigned)max_ms)
+    if (MHD_get_timeout(h->daemon, &timeout) == MHD_YES && timeout < (unsigned)ms)
         ms = (int)timeout;
+    if (ms && srv_exchange_expect_wake(h->app))
+        ms = 0;
     int n = epoll_wait(h->epoll_fd, events, (int)(sizeof(events) / sizeof(events[0])), ms);
     /* Those who left come first: what is done afterwards may free their requests. */
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == &h->app->wake_fd)
-            woken = true;
+            clear_wake_fd(h);
         else if (events[i].data.ptr != h)
             cut_off(events[i].data.ptr);
     }
-    if (woken)
-        serve_woken(h);
+    serve_woken(h);
     /* Twice: the first may free a place at the connection limit, the second then listens again. */
     MHD_run(h->daemon);
     MHD_run(h->daemon);
@@ -637,6 +681,7 @@ srv_http *srv_http_open(srv_app *app, char *err, size_t err_size)
     h->epoll_fd = h->listen_fd = app->wake_fd = -1;
     TAILQ_INIT(&h->idle);
     TAILQ_INIT(&h->live);
+    TAILQ_INIT(&h->unwatched);
     h->listen_fd = srv_listen_bind(app->config->host, (unsigned)app->config->port, err, err_size);
     if (h->listen_fd < 0)
         goto fail;

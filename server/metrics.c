@@ -234,6 +234,7 @@ static void render_engine(attn_engine *engine, srv_buf *out)
     labelled(out, "requests_in_flight", "kind", "prefill", stats.prefill_in_flight);
     labelled(out, "requests_in_flight", "kind", "decode", stats.decode_in_flight);
     labelled(out, "requests_in_flight", "kind", "verify", stats.verify_in_flight);
+    labelled(out, "requests_in_flight", "kind", "tensor", stats.tensor_in_flight);
     gauge(out, "queue_depth", "Admitted requests that have not started.", stats.queue_depth);
     gauge(out, "trace_bytes", "Tensors that requests and watchers look at.", stats.trace_bytes);
     count(out, "prefill_tokens_total", "Positions appended by prefill.", stats.prefill_tokens);

@@ -238,13 +238,43 @@ static void put_heads(srv_blob *blob, const attn_trace *t, const attn_selection 
     srv_buf_free(&list);
 }
 
+/* The axes that the tensors shown have: what of a trace is to be told. */
+typedef struct axes {
+    bool positions, keys, heads, kv_heads;
+} axes;
+
+static axes find_axes(const attn_trace *t, const attn_selection *show)
+{
+    axes a = {0};
+    bool any = false;
+    for (size_t i = 0; i < t->n_tensors; i++) {
+        const attn_tensor_kind kind = t->tensors[i].kind;
+        view v;
+        if (!make_view(t, &t->tensors[i], show, false, &v))
+            continue;
+        const bool keys = attn_tensor_has_keys(kind), heads = attn_tensor_has_heads(kind);
+        any = true;
+        a.keys |= keys;
+        a.heads |= heads;
+        a.kv_heads |= attn_tensor_has_kv_heads(kind);
+        a.positions |= !keys || heads; /* not the cache's */
+    }
+    a.positions |= !any;
+    return a;
+}
+
 void srv_trace_put_metadata(srv_blob *blob, const attn_trace *t, const attn_selection *show,
                             bool u8)
 {
-    srv_blob_number(blob, "position", t->position);
-    srv_blob_number(blob, "first_key", t->first_key);
-    put_heads(blob, t, show, false);
-    put_heads(blob, t, show, true);
+    const axes a = find_axes(t, show);
+    if (a.positions)
+        srv_blob_number(blob, "position", t->position);
+    if (a.keys)
+        srv_blob_number(blob, "first_key", t->first_key);
+    if (a.heads)
+        put_heads(blob, t, show, false);
+    if (a.kv_heads)
+        put_heads(blob, t, show, true);
     for (size_t i = 0; u8 && i < t->n_tensors; i++) {
         view v;
         char name[sizeof("quant.") + ATTN_TENSOR_NAME_MAX] = "quant.";

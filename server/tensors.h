@@ -42,8 +42,8 @@ typedef struct srv_metadata {
     const char *name, *value;
 } srv_metadata;
 
-/* Appends the blob of what `show` selects of the trace. Metadata: the lines given, and `position`,
- * `heads`, `kv_heads`, `first_key`, `quant.<name>`. */
+/* Appends the blob of what `show` selects of the trace. Metadata: the lines given, and, of the axes that
+ * its tensors have, `position`, `first_key`, `heads`, `kv_heads`; `quant.<name>`. */
 void srv_tensors_write(srv_buf *b, const attn_trace *trace, const attn_selection *show, bool u8,
                        const srv_metadata *metadata, size_t n_metadata);
 /* The parts of it, for a blob that has more than a trace. */

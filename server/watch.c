@@ -7,46 +7,18 @@
 
 #include "server/watch_ring.h"
 #include "server/watch_say.h"
+#include "server/watcher.h"
 
 /* Merged steps and stats come at most this often; stats at least once a second. */
 #define TICK_NS 100000000ull
 #define SECOND_NS 1000000000ull
 /* The thread looks at the ring at most this often, whatever happens. */
 #define PASS_NS 10000000ull
-/* A watcher gets more when this much or less waits for its reader. */
-#define ROOM_BYTES ((size_t)128 * 1024)
-/* What one turn for a watcher adds at most, besides tensors. */
-#define TURN_BYTES ((size_t)128 * 1024)
 #define HELLO_SESSIONS 250
 /* All that the watchers of one session have captured at once, at most. */
 #define UNION_BYTES_MAX ATTN_TRACE_BYTES_MAX
-/* What all watchers together hold of --body-memory at most: the rest is for requests. */
-#define MEMORY_MAX(body_memory_bytes) ((body_memory_bytes) / 4 * 3)
 /* A temporary buffer that grew past this is not kept. */
 #define SCRATCH_BYTES ((size_t)1 << 20)
-
-struct srv_watcher {
-    srv_watch *hub;
-    srv_exchange *x; /* the hub holds a reference until it has left */
-    srv_watch_choice choice;
-    srv_watch_reader reader;
-
-    /* The hub's thread alone. */
-    uint64_t seq;
-    bool hello_more; /* sessions are left to list */
-    char hello_after[ATTN_ID_MAX + 1];
-    uint64_t n_owed; /* events that memory was out for: a gap is due */
-    uint64_t stats_version, stats_ns;
-    bool left; /* under the hub's mutex */
-    uint64_t held_bytes;
-
-    /* What waits for the reader. */
-    pthread_mutex_t mutex;
-    srv_buf out;
-    bool is_full;    /* the hub waits for room */
-    bool is_awaited; /* the reader waits for more */
-    bool ended;
-};
 
 struct srv_watch {
     srv_app *app;
@@ -69,7 +41,7 @@ struct srv_watch {
     /* The thread's alone. */
     srv_watch_numbers numbers;
     attn_session_info *infos; /* [HELLO_SESSIONS] */
-    srv_buf text, json, blob;
+    srv_buf json, blob;
     srv_watch_message message;
 };
 
@@ -124,25 +96,10 @@ static bool on_wants(void *ctx, const char *session, attn_selection *selection)
 
 /* -------------------------------------------------------------------------------- output */
 
-static bool has_room(srv_watcher *w)
-{
-    pthread_mutex_lock(&w->mutex);
-    w->is_full = w->out.len > ROOM_BYTES;
-    bool room = !w->is_full;
-    pthread_mutex_unlock(&w->mutex);
-    return room;
-}
-
 /* Gives the message to the watcher. */
 static void deliver(srv_watch *h, srv_watcher *w)
 {
-    srv_buf_clear(&h->text);
-    srv_watch_write(&h->text, &h->message, w->choice.encoding, &h->blob);
-    pthread_mutex_lock(&w->mutex);
-    bool ok = !h->text.failed && srv_buf_append(&w->out, h->text.data, h->text.len);
-    w->out.failed = false;
-    pthread_mutex_unlock(&w->mutex);
-    if (ok) {
+    if (srv_watcher_add(w, &h->message, &h->blob)) {
         w->seq++;
     } else {
         w->n_owed++;
@@ -225,16 +182,6 @@ static bool deliver_records(srv_watch *h, srv_watcher *w)
     return more;
 }
 
-static void wake_reader(srv_watcher *w)
-{
-    pthread_mutex_lock(&w->mutex);
-    bool wake = w->is_awaited && (w->out.len || w->ended);
-    w->is_awaited = w->is_awaited && !wake;
-    pthread_mutex_unlock(&w->mutex);
-    if (wake)
-        srv_exchange_wake(w->x);
-}
-
 /* Takes it off the hub's lists. Returns whether the caller is to drop the hub's reference. */
 static bool remove_watcher(srv_watch *h, srv_watcher *w)
 {
@@ -259,31 +206,30 @@ static void serve(srv_watch *h, srv_watcher *w, bool bye, uint64_t now)
 {
     const size_t n_watchers = h->n_watchers;
     h->serving = w;
+    srv_watcher_take(w);
     bool more = true;
     while (more && !w->left) {
-        pthread_mutex_unlock(&h->mutex);
-        more = has_room(w);
+        more = srv_watcher_has_room(w);
         if (more && w->hello_more) {
+            pthread_mutex_unlock(&h->mutex);
             deliver_hello(h, w);
             pthread_mutex_lock(&h->mutex);
-            continue;
+        } else if (more) {
+            more = deliver_records(h, w);
         }
-        pthread_mutex_lock(&h->mutex);
-        more = more && deliver_records(h, w);
     }
     pthread_mutex_unlock(&h->mutex);
-    if (!w->hello_more && has_room(w))
+    if (!w->hello_more && srv_watcher_has_room(w))
         deliver_stats(h, w, n_watchers, now);
     if (bye) {
         deliver_owed(h, w);
         srv_watch_begin(&h->message, "bye", w->seq);
         srv_watch_text(&h->message, "reason", "shutdown", 8);
         deliver(h, w);
-        pthread_mutex_lock(&w->mutex);
-        w->ended = true;
-        pthread_mutex_unlock(&w->mutex);
-        wake_reader(w);
     }
+    srv_watcher_show(w, bye);
+    if (bye)
+        srv_watcher_wake(w);
     pthread_mutex_lock(&h->mutex);
     h->serving = NULL;
     bool drop = w->left || (bye && remove_watcher(h, w));
@@ -349,10 +295,9 @@ static void *run(void *arg)
         /* All at once: the HTTP loop wakes once. */
         for (size_t i = 0; i < SRV_WATCHERS_MAX; i++) {
             if (h->slots[i])
-                wake_reader(h->slots[i]);
+                srv_watcher_wake(h->slots[i]);
         }
         srv_watch_ring_forget(&h->ring);
-        trim(&h->text);
         trim(&h->blob);
     }
     pthread_mutex_unlock(&h->mutex);
@@ -369,73 +314,12 @@ uint64_t srv_watch_frame_bytes(attn_engine *engine, const srv_watch_choice *choi
                                 info.max_position_embeddings);
 }
 
-static srv_line next_line(srv_exchange *x, srv_buf *line)
+void srv_watch_poke(srv_watch *h)
 {
-    srv_watcher *w = x->watcher;
-    srv_watch *h = w->hub;
-    pthread_mutex_lock(&w->mutex);
-    srv_line result = w->out.len ? SRV_LINE : w->ended ? SRV_LINE_END : SRV_LINE_WAIT;
-    bool poke = false;
-    if (result == SRV_LINE) {
-        srv_buf swap = *line;
-        *line = w->out;
-        w->out = swap;
-        w->out.limit = line->limit;
-        srv_buf_clear(&w->out);
-        poke = w->is_full;
-        w->is_full = false;
-    }
-    w->is_awaited = result == SRV_LINE_WAIT;
-    pthread_mutex_unlock(&w->mutex);
-    if (poke) {
-        pthread_mutex_lock(&h->mutex);
-        h->poked = true;
-        pthread_mutex_unlock(&h->mutex);
-        pthread_cond_signal(&h->cond);
-    }
-    return result;
-}
-
-/* Counts what a watcher may come to hold. False when all watchers would hold too much. */
-static bool take_memory(srv_watch *h, uint64_t n)
-{
-    const uint64_t limit = MEMORY_MAX(h->app->config->body_memory_bytes);
-    const uint64_t before = atomic_fetch_add(&h->held_bytes, n);
-    if (n <= limit && before <= limit - n)
-        return true;
-    atomic_fetch_sub(&h->held_bytes, n);
-    return false;
-}
-
-static srv_watcher *create_watcher(srv_exchange *x, const srv_watch_choice *choice)
-{
-    attn_model_info info;
-    attn_model_get(x->app->engine, choice->model, &info);
-    uint64_t frame = 0;
-    if (choice->show.tensors)
-        frame = srv_watch_tensors_bytes(srv_watch_frame_bytes(x->app->engine, choice),
-                                        &choice->show, info.num_hidden_layers);
-    const uint64_t limit = ROOM_BYTES + TURN_BYTES + frame;
-    /* One is being filled while the other is sent. */
-    if (!take_memory(x->app->watch, 2 * limit))
-        return NULL;
-    if (!srv_exchange_hold(x, 2 * limit, false)) {
-        atomic_fetch_sub(&x->app->watch->held_bytes, 2 * limit);
-        return NULL;
-    }
-    srv_watcher *w = calloc(1, sizeof(*w));
-    if (!w || pthread_mutex_init(&w->mutex, NULL)) {
-        free(w);
-        atomic_fetch_sub(&x->app->watch->held_bytes, 2 * limit);
-        return NULL;
-    }
-    w->hub = x->app->watch;
-    w->held_bytes = 2 * limit;
-    w->x = x;
-    w->choice = *choice;
-    w->hello_more = true;
-    srv_buf_init(&w->out, (size_t)limit);
-    return w;
+    pthread_mutex_lock(&h->mutex);
+    h->poked = true;
+    pthread_mutex_unlock(&h->mutex);
+    pthread_cond_signal(&h->cond);
 }
 
 /* Whether what all watchers of the session want at once is too much to capture. */
@@ -482,7 +366,7 @@ void srv_watcher_join(srv_exchange *x, const srv_watch_choice *choice)
         [SRV_WATCH_FRAMES] = "application/x-attnd-frames",
     };
     srv_watch *h = x->app->watch;
-    x->watcher = create_watcher(x, choice);
+    x->watcher = srv_watcher_create(x, choice, &h->held_bytes);
     if (!x->watcher) {
         srv_fail_with(x, 503, "busy_memory", NULL,
                       "watchers and requests in flight hold what they may of --body-memory");
@@ -504,7 +388,7 @@ void srv_watcher_join(srv_exchange *x, const srv_watch_choice *choice)
     }
     pthread_cond_signal(&h->cond);
     x->content_type = types[choice->encoding];
-    x->next_line = next_line;
+    x->next_line = srv_watcher_next;
 }
 
 void srv_watcher_leave(srv_watcher *w)
@@ -517,16 +401,6 @@ void srv_watcher_leave(srv_watcher *w)
         srv_exchange_unref(w->x);
 }
 
-void srv_watcher_free(srv_watcher *w)
-{
-    if (!w)
-        return;
-    atomic_fetch_sub(&w->hub->held_bytes, w->held_bytes);
-    srv_buf_free(&w->out);
-    pthread_mutex_destroy(&w->mutex);
-    free(w);
-}
-
 /* ------------------------------------------------------------------------- start and stop */
 
 srv_watch *srv_watch_start(srv_app *app)
@@ -536,7 +410,6 @@ srv_watch *srv_watch_start(srv_app *app)
     if (!h)
         return NULL;
     h->app = app;
-    srv_buf_init(&h->text, SIZE_MAX);
     srv_buf_init(&h->json, SIZE_MAX);
     srv_buf_init(&h->blob, SIZE_MAX);
     h->infos = calloc(HELLO_SESSIONS, sizeof(*h->infos));
@@ -578,7 +451,6 @@ void srv_watch_free(srv_watch *h)
     if (!h)
         return;
     srv_watch_ring_free(&h->ring);
-    srv_buf_free(&h->text);
     srv_buf_free(&h->json);
     srv_buf_free(&h->blob);
     free(h->infos);

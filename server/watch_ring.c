@@ -126,9 +126,20 @@ static bool is_for(const srv_watch_record *r, const srv_watch_reader *reader)
     return !strcmp(r->session, reader->session) == (r->audience == SRV_WATCH_CHOSEN);
 }
 
+static bool has_slot(const uint64_t bits[], size_t slot)
+{
+    return bits[slot / 64] >> slot % 64 & 1;
+}
+
+static void set_slot(uint64_t bits[], size_t slot, bool on)
+{
+    const uint64_t bit = (uint64_t)1 << slot % 64;
+    bits[slot / 64] = on ? bits[slot / 64] | bit : bits[slot / 64] & ~bit;
+}
+
 static bool has_tensors_for(const srv_watch_record *r, const srv_watch_reader *reader)
 {
-    return r->trace && (r->wanted[reader->slot / 64] >> reader->slot % 64 & 1);
+    return r->trace && has_slot(r->wanted, reader->slot);
 }
 
 /* Goes on at the oldest record there is. Returns how many of the reader's are gone. */
@@ -158,7 +169,8 @@ uint64_t srv_watch_ring_remove(srv_watch_ring *ring, srv_watch_reader *reader)
     while (*link != reader)
         link = &(*link)->next;
     *link = reader->next;
-    c->asked[reader->slot / 64] &= ~((uint64_t)1 << reader->slot % 64);
+    set_slot(c->asked, reader->slot, false);
+    set_slot(c->missed, reader->slot, false);
     /* The id is a reader's own text. */
     c->session = c->readers ? c->readers->session : NULL;
     c->n_readers--;
@@ -202,6 +214,12 @@ static bool is_due(srv_watch_reader *r, uint64_t now)
     return true;
 }
 
+static void forget_asked(srv_watch_chosen *c)
+{
+    memset(c->asked, 0, sizeof(c->asked));
+    memset(c->missed, 0, sizeof(c->missed));
+}
+
 bool srv_watch_ring_ask(srv_watch_ring *ring, const char *session, uint64_t now,
                         attn_selection *selection, uint64_t *n_lost)
 {
@@ -210,12 +228,13 @@ bool srv_watch_ring_ask(srv_watch_ring *ring, const char *session, uint64_t now,
     if (!c)
         return false;
     /* Of a step that failed nothing came. */
-    memset(c->asked, 0, sizeof(c->asked));
+    forget_asked(c);
     for (srv_watch_reader *r = c->readers; r; r = r->next) {
         if (!r->show->tensors || !r->fits || !is_due(r, now))
             continue;
         if (r->lag_bytes > LAG_BYTES) {
             ++*n_lost;
+            set_slot(c->missed, r->slot, true);
             continue;
         }
         if (any)
@@ -223,7 +242,7 @@ bool srv_watch_ring_ask(srv_watch_ring *ring, const char *session, uint64_t now,
         else
             *selection = *r->show;
         any = true;
-        c->asked[r->slot / 64] |= (uint64_t)1 << r->slot % 64;
+        set_slot(c->asked, r->slot, true);
     }
     return any;
 }
@@ -324,12 +343,14 @@ static void keep_trace(srv_watch_ring *ring, srv_watch_record *r, srv_watch_chos
     const uint64_t bytes = trace ? bytes_of(trace) : 0;
     const bool fits = trace && ring->trace_bytes + bytes <= TRACE_BYTES;
     for (srv_watch_reader *reader = c->readers; reader; reader = reader->next) {
-        if (!(c->asked[reader->slot / 64] >> reader->slot % 64 & 1))
+        if (!has_slot(c->asked, reader->slot))
             continue;
-        if (fits)
+        if (fits) {
             reader->lag_bytes += bytes;
-        else
+        } else {
             ++*n_lost;
+            set_slot(c->missed, reader->slot, true);
+        }
     }
     if (fits) {
         r->trace = attn_trace_retain(trace);
@@ -337,7 +358,8 @@ static void keep_trace(srv_watch_ring *ring, srv_watch_record *r, srv_watch_chos
         ring->trace_bytes += bytes;
         memcpy(r->wanted, c->asked, sizeof(r->wanted));
     }
-    memset(c->asked, 0, sizeof(c->asked));
+    memcpy(r->missed, c->missed, sizeof(r->missed));
+    forget_asked(c);
 }
 
 /* ------------------------------------------------------------------------- steps that wait */
@@ -444,6 +466,8 @@ size_t srv_watch_ring_take(srv_watch_ring *ring, srv_watch_reader *reader,
         ring->taken[n] = *r;
         records[n] = &ring->taken[n];
         records[n]->trace = NULL;
+        records[n]->is_missed =
+            r->audience == SRV_WATCH_CHOSEN && has_slot(r->missed, reader->slot);
         if (has_tensors_for(r, reader)) {
             records[n++]->trace = attn_trace_retain(r->trace);
             reader->lag_bytes -= r->trace_bytes;

@@ -38,6 +38,8 @@ typedef struct srv_watch_record {
     attn_trace *trace;
     uint64_t trace_bytes;
     uint64_t wanted[SRV_WATCH_READERS / 64]; /* whose tensors the trace has */
+    uint64_t missed[SRV_WATCH_READERS / 64]; /* whose tensors were due and are not there */
+    bool is_missed;                          /* when taken: the taker's are not there */
     char session[ATTN_ID_MAX + 1], from[ATTN_ID_MAX + 1], text[SRV_WATCH_TEXT];
 } srv_watch_record;
 
@@ -46,9 +48,10 @@ typedef struct srv_watch_chosen {
     const char *session; /* a reader's; NULL: free */
     size_t n_readers;
     struct srv_watch_reader *readers;
-    const char *model;                      /* that the readers were checked against */
-    uint64_t n_chosen, n_others;            /* records of each audience, ever */
-    uint64_t asked[SRV_WATCH_READERS / 64]; /* who wants tensors of the step under way */
+    const char *model;           /* that the readers were checked against */
+    uint64_t n_chosen, n_others; /* records of each audience, ever */
+    /* Of the step under way: who gets tensors, and who is too far behind for those that are due. */
+    uint64_t asked[SRV_WATCH_READERS / 64], missed[SRV_WATCH_READERS / 64];
 } srv_watch_chosen;
 
 typedef struct srv_watch_reader {

@@ -29,6 +29,8 @@ void srv_watch_say_record(srv_watch_message *m, uint64_t seq, const srv_watch_re
             srv_watch_text(m, "text", r->text, r->text_len);
         if (r->n_merged > 1)
             srv_watch_number(m, "merged", r->n_merged);
+        if (r->is_missed)
+            srv_watch_number(m, "dropped", 1);
         m->trace = r->trace;
     }
 }

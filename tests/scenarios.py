@@ -7,6 +7,7 @@ Usage: tests/scenarios.py NAME [VARIABLE=VALUE]...     (or `make scenario NAME="
   cycles         sessions made, filled, decoded and deleted, over and over: does the process grow?
   long-prefill   a long prefill beside decoding sessions
   many           many sessions of a deep model alive at once
+  waste          the process's memory beside the bytes of the positions, and after they are deleted
 
 Each starts a server of its own, loads it with clients/load, and prints a table. The exit status is
 not 0 when something is wrong; how fast things are is for the reader to judge.
@@ -335,7 +336,48 @@ def many(sessions=20000, positions=64, check=500, kv_memory="17GiB"):
         server.stop()
 
 
-SCENARIOS = {"crowd": crowd, "cycles": cycles, "long-prefill": long_prefill, "many": many}
+# ------------------------------------------------------------------------------------- waste
+
+# Bounds of what the process may need above the positions' own bytes, by the lengths of sessions.
+WASTE = {"128-512": 0.04, "32-63": 0.18}
+
+
+def waste(sessions=400):
+    """A position takes 4 KiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        shape = {"hidden": 64, "heads": 8, "kv_heads": 8, "head_dim": 16}
+        model = make_model(Path(folder) / "small", 4, **shape)
+        for lengths, bound in WASTE.items():
+            server = Server("--kv-memory", "2GiB", "--log-level", "warn", *model)
+            pid, bytes_of = server.process.pid, 2 * 4 * 8 * 16 * 4
+            flags = ["--keep-inputs", "no", "--ops", 0, "--output", "none", "--keep"]
+            flags += ["--model", "small", "--sessions", sessions, "--prompt", lengths]
+            idle = anonymous_bytes(pid)
+            Load(server, "--check", 0, *flags).wait()
+            needed = server.client.totals()["positions"] * bytes_of
+            used = anonymous_bytes(pid) - idle
+            listed = server.client.get("/sessions?limit=1000").ok()["sessions"]
+            for session in listed:
+                server.client.delete(session["session"])
+            time.sleep(1)
+            left = anonymous_bytes(pid) - idle
+            print(
+                f"{len(listed)} sessions of {lengths} positions: {mib(needed)} of positions, the "
+                f"process {100 * (used / needed - 1):.1f} % more; {mib(left)} left when deleted",
+                flush=True,
+            )
+            server.stop()
+            assert used <= (1 + bound) * needed, f"more than {100 * bound:.0f} %"
+            assert left <= 8 << 20
+
+
+SCENARIOS = {
+    "crowd": crowd,
+    "cycles": cycles,
+    "long-prefill": long_prefill,
+    "many": many,
+    "waste": waste,
+}
 
 
 def main():

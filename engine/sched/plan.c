@@ -3,11 +3,13 @@
 #include <math.h>
 
 /* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
-#define MIN_CHUNK 16
+#define MIN_CHUNK 12
 /* So many decodes read the weights in hardly more time than one. */
-#define MIN_DECODES 16
-/* While nobody decodes, batches may take so many times longer. */
-#define ALONE_FACTOR 4
+#define MIN_DECODES 32
+/* When nobody has decoded for so long, a chunk may cost as much as so many rows at the beginning of a
+ * session: with more rows at once the weights are read less often. */
+#define ALONE_NS 200000000u
+#define ALONE_ROWS 64
 
 static void set_kept_inputs(attn_span *span, const attn_session *session, uint64_t position)
 {
@@ -181,8 +183,10 @@ static void find_work(const attn_scheduler *s, const attn_model *model, bool *ch
 void attn_plan_batch(attn_scheduler *s, const attn_model *model)
 {
     bool chunks, decodes;
+    double budget = s->rate * ATTN_BATCH_NS;
     find_work(s, model, &chunks, &decodes);
-    const double budget = s->rate * ATTN_BATCH_NS * (decodes ? 1 : ALONE_FACTOR);
+    if (!decodes && attn_now_ns() > s->last_decode_ns + ALONE_NS)
+        budget = fmax(budget, attn_forward_cost(&model->config, 0, ALONE_ROWS));
     chunks = chunks && (!decodes || s->chunk_debt_ns <= 0);
     s->n_parts = s->n_spans = s->n_rows = 0;
     s->decode_cost = s->chunk_cost = s->capture_cost = s->capture_ns = 0;

@@ -182,6 +182,8 @@ static void run_batch(attn_scheduler *s, const attn_model *model)
                                             model->config.num_hidden_layers, s->finite);
     uint64_t duration = attn_now_ns() - begin;
     account(s, (double)begin, (double)duration + 1);
+    if (s->decode_cost > 0)
+        s->last_decode_ns = begin + duration;
     s->engine->batches++;
     attn_histogram_observe(&s->engine->batch_size, (double)s->n_rows);
     for (size_t i = 0; i < s->n_parts; i++) {
@@ -283,8 +285,11 @@ static bool collect(attn_scheduler *s, bool idle, bool *kicked, bool *cancelled)
     uint64_t deadline = idle ? next_deadline(s) : 0;
     attn_mutex_lock(&s->mutex);
     while (idle && s->inbox_first == NULL && !s->kicked && !s->cancelled && !s->stop &&
-           attn_now_ns() < deadline)
+           attn_now_ns() < deadline) {
+        s->asleep = true;
         attn_cond_wait_until(&s->cond, &s->mutex, deadline);
+    }
+    s->asleep = false;
     attn_job *job = s->inbox_first;
     s->inbox_first = s->inbox_last = NULL;
     *kicked = s->kicked;
@@ -369,6 +374,16 @@ void attn_scheduler_destroy(attn_scheduler *s)
     free_scheduler(s);
 }
 
+/* Unlocks, and wakes the thread if it sleeps: once, and not before it can have the lock. */
+static void unlock_and_wake(attn_scheduler *s)
+{
+    const bool wake = s->asleep;
+    s->asleep = false;
+    attn_mutex_unlock(&s->mutex);
+    if (wake)
+        attn_cond_broadcast(&s->cond);
+}
+
 void attn_scheduler_add(attn_scheduler *s, attn_job *job)
 {
     attn_mutex_lock(&s->mutex);
@@ -381,22 +396,19 @@ void attn_scheduler_add(attn_scheduler *s, attn_job *job)
     /* A job may have begun to wait just as its session was released. */
     if (job->state == ATTN_JOB_WAITING)
         s->kicked = true;
-    attn_cond_broadcast(&s->cond);
-    attn_mutex_unlock(&s->mutex);
+    unlock_and_wake(s);
 }
 
 void attn_scheduler_kick(attn_scheduler *s)
 {
     attn_mutex_lock(&s->mutex);
     s->kicked = true;
-    attn_cond_broadcast(&s->cond);
-    attn_mutex_unlock(&s->mutex);
+    unlock_and_wake(s);
 }
 
 void attn_scheduler_kick_cancelled(attn_scheduler *s)
 {
     attn_mutex_lock(&s->mutex);
     s->cancelled = true;
-    attn_cond_broadcast(&s->cond);
-    attn_mutex_unlock(&s->mutex);
+    unlock_and_wake(s);
 }

@@ -34,6 +34,7 @@ struct attn_scheduler {
     /* Guarded by mutex. */
     attn_job *inbox_first, *inbox_last;
     bool kicked, cancelled, stop;
+    bool asleep; /* the thread waits on `cond`, and nobody has woken it yet */
 
     attn_job_list lists[ATTN_JOB_STATES];
     uint64_t next_aside_ns; /* while others have work */
@@ -42,6 +43,7 @@ struct attn_scheduler {
     /* What chunks took of the time beyond what decodes beside them had; they wait while it is above
      * 0 and decodes are there. */
     double chunk_debt_ns;
+    uint64_t last_decode_ns;
     double captured_until_ns; /* when what was captured will have been its part of the time */
     uint64_t next_expiry_ns;
 

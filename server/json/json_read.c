@@ -272,6 +272,7 @@ static const char *read_rows(const char *p, const char *end, uint64_t most, srv_
             return NULL;
         }
         size_t count;
+        const char *row = p;
         p = read_elements(p, end, SRV_JSON_FLOAT_ROW, *rows ? *cols : SIZE_MAX, elements, &count,
                           problem);
         if (!p)
@@ -281,7 +282,8 @@ static const char *read_rows(const char *p, const char *end, uint64_t most, srv_
             return NULL;
         }
         *cols = count;
-        ++*rows;
+        if (++*rows == 1) /* the others' text is about as long */
+            srv_buf_expect(elements, elements->len * ((size_t)(end - p) / (size_t)(p - row) + 2));
         p = skip_space(p);
         if (*p == ']')
             return p + 1;

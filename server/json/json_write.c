@@ -126,5 +126,8 @@ bool srv_json_ms(srv_buf *b, double ms)
         b->failed = true;
         return false;
     }
-    return srv_buf_printf(b, "%.3f", ms);
+    if (ms < 0 || ms > 1e12)
+        return srv_buf_printf(b, "%.3f", ms);
+    const uint64_t us = (uint64_t)(ms * 1e3 + 0.5);
+    return srv_buf_printf(b, "%" PRIu64 ".%03u", us / 1000, (unsigned)(us % 1000));
 }

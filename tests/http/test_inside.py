@@ -254,7 +254,13 @@ def test_heads_and_ranges(client, sid):
         assert same(get(client, sid, name, q="7:9")[0], whole[name][:, 7:9, :9])
         assert same(get(client, sid, name, q=":3")[0], whole[name][:, :3, :3])
     assert same(get(client, sid, Z, q="19:", heads="2")[0], whole[Z][19:, 2:3])
-    assert same(get(client, sid, KEY, k="4:7", heads="1")[0], whole[KEY][4:7, 1:])
+    array, metadata = get(client, sid, KEY, k="4:7", heads="1")
+    assert same(array, whole[KEY][4:7, 1:])
+    # The metadata tells of the axes that there are, and of no others.
+    told = {"position", "first_key", "heads", "kv_heads"}
+    assert {k: metadata[k] for k in told & set(metadata)} == {"first_key": "4", "kv_heads": "1"}
+    metadata = get(client, sid, Z, q="5:", heads="2")[1]
+    assert {k: metadata[k] for k in told & set(metadata)} == {"position": "5", "heads": "2"}
     # A reply of all heads, by KV group: scores of both query heads come from the same keys.
     q, _ = get(client, sid, "blocks.0.attn.hook_rot_q")
     for head in range(4):
@@ -265,9 +271,26 @@ def test_heads_and_ranges(client, sid):
 
 def test_accept_and_head(client, sid):
     client.prefill(session=sid, inputs=X[:2])
-    for accept in (None, "*/*", "application/json", "application/*"):
+    for accept in (
+        None,
+        "*/*",
+        "application/json",
+        "application/*",
+        f"{SAFETENSORS};q=0.5, application/json",
+        f"{SAFETENSORS}; q=0.799, */*;q=0.8",
+        f"{SAFETENSORS};q=0, application/*;q=0.1",
+        f"{SAFETENSORS};q=0.001, application/json;level=1;Q=0.01",
+    ):
         headers = {"Accept": accept} if accept else {}
-        assert client.get(path(sid, Z), **headers).content_type == "application/json"
+        assert client.get(path(sid, Z), **headers).content_type == "application/json", accept
+    for accept in (
+        f"application/json, {SAFETENSORS}",
+        f"{SAFETENSORS};q=0.5, application/json;q=0.4",
+        f"*/*;q=0.9, {SAFETENSORS};q=1.000",
+        f"application/json;q=0, {SAFETENSORS};q=0.001",
+        "application/*;q=0.5, application/json;q=0.4",
+    ):
+        assert client.get(path(sid, Z), Accept=accept).content_type == SAFETENSORS, accept
     client.get(path(sid, Z), Accept="image/png").error(406, "not_acceptable")
     client.get(path(sid, Z), Accept=f"{SAFETENSORS};q=0").error(406, "not_acceptable")
     reply = client.request("HEAD", path(sid, Z), headers={"Accept": SAFETENSORS})

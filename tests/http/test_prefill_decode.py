@@ -237,10 +237,18 @@ def test_forms_agree(client, sid, fields):
 
 def test_stream_is_ndjson_unless_asked(client, sid):
     client.prefill(session=sid, inputs=X[:4])
-    for accept in (None, "*/*", "application/x-ndjson;q=0.5, application/json"):
-        stream = client.stream(session=sid, accept=None, steps=1)
-        assert stream.content_type == contract.NDJSON
-        stream.rest()
+    for accept in (
+        None,
+        "*/*",
+        "application/x-ndjson;q=0.5, application/json",
+        "text/event-stream;q=0.5, application/x-ndjson;q=0.6",
+    ):
+        headers = {"Accept": accept} if accept else {}
+        connection = client.send("POST", "/decode", {"session": sid, "stream": True}, headers)
+        response = connection.getresponse()
+        assert response.headers["Content-Type"] == contract.NDJSON, accept
+        assert len(response.read().splitlines()) == 2
+        connection.close()
 
 
 def test_stream_headers(client, sid):

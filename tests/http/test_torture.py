@@ -10,6 +10,8 @@ import http.client
 import itertools
 import mmap
 import os
+import signal
+import subprocess
 
 import pytest
 
@@ -18,8 +20,8 @@ from client import Reply, encode
 from data import REFERENCE, rows
 from inside import SAFETENSORS
 from language import copy_model, edit_json
-from process import BINARY, Server
-from waiting import eventually, seconds
+from process import BINARY, REPORT, Server, environment
+from waiting import SLOWDOWN, eventually, seconds
 from watching import FRAMES, Watch
 
 import safetensors_io
@@ -98,6 +100,14 @@ class Torture:
         self.idle = self.control.n_live
 
 
+def make_control(folder):
+    """A new file that says what fails, and what is in it."""
+    path = folder / "control"
+    path.write_bytes(bytes(ctypes.sizeof(Control)))
+    with open(path, "r+b") as file:
+        return path, Control.from_buffer(mmap.mmap(file.fileno(), 0))
+
+
 @pytest.fixture(scope="module")
 def torture(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torture")
@@ -105,10 +115,7 @@ def torture(tmp_path_factory):
     edit_json(model / "config.json", vocab_size=384)
     features = REFERENCE / "tokenizer" / "fixtures" / "features"
     (model / "tokenizer.json").write_text((features / "llama2.json").read_text())
-    path = folder / "control"
-    path.write_bytes(bytes(ctypes.sizeof(Control)))
-    with open(path, "r+b") as file:
-        control = Control.from_buffer(mmap.mmap(file.fileno(), 0))
+    path, control = make_control(folder)
     flags = ["--threads", 2, "--kv-memory", "4MiB", "--log-level", "error", "--random", 1]
     flags += ["--model", model]
     server = Server(*flags, env={"ATTND_FAILING": str(path)}, binary=TORTURED)
@@ -278,3 +285,41 @@ def test_watching(torture, accept):
         if number > 0 and not failed:
             break
     print(dict(outcomes))
+
+
+def start(path, control, number):
+    """Starts a server whose allocation of that number fails, and ends it if it serves. Returns the
+    allocations until it did, and the blocks left in the end."""
+    for field, _ in Control._fields_:
+        setattr(control, field, 0)
+    control.fail_at = number
+    process = subprocess.Popen(
+        [TORTURED, "--port", "0", "--threads", "2", "--log-level", "error"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(ATTND_FAILING=str(path), LSAN_OPTIONS="print_suppressions=0"),
+    )
+    serves = process.stdout.readline().startswith("attnd listening on ")
+    tried = control.n_tried
+    control.fail_at = 0
+    if serves:
+        process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=seconds(20))
+    assert not REPORT.search(said), said
+    assert process.returncode == (0 if serves else 1), f"allocation {number}: {said}"
+    assert serves == (said == ""), f"allocation {number}: {said}"
+    assert said.count("\n") <= 1 and (serves or said.startswith("attnd: ")), said
+    return tried, control.n_live
+
+
+def test_starting(tmp_path):
+    """Without memory the server says so in one line and ends in order; or it serves."""
+    path, control = make_control(tmp_path)
+    tried, live = start(path, control, 1 << 40)
+    # At first the settings, then the models, which unit/test_torture opens, at last the threads.
+    numbers = {*range(1, 30), *range(30, tried - 250, 900), *range(tried - 250, tried - 30, 11)}
+    numbers = sorted({*numbers, *range(tried - 30, tried + 1)})
+    for number in numbers[:: 1 if SLOWDOWN == 1 else 4]:
+        _, left = start(path, control, number)
+        assert left <= live, f"allocation {number}: {left} blocks left"

@@ -337,6 +337,8 @@ def test_accept(own):
         ("*/*", contract.NDJSON),
         ("text/event-stream, */*", contract.SSE),
         (f"{FRAMES}, text/event-stream;q=0.1", FRAMES),
+        (f"{FRAMES};q=0.1, text/event-stream;q=0.2", contract.SSE),
+        (f"{FRAMES};q=0.1, text/event-stream;q=0.2, {contract.NDJSON};q=0.3", contract.NDJSON),
     ]:
         connection = own.send("GET", "/watch", None, {"Accept": accept} if accept else {})
         response = connection.getresponse()
@@ -441,6 +443,7 @@ def test_gap(launch, accept):
         assert lost and len(others) + lost == 6 * 2001 + 11
         assert names(events).count("gap") < 10
         assert dropped(client) >= lost
+        assert all(("tensors" in step) != ("dropped" in step) for step in others if "step" in step)
         # It has caught up: what comes now is complete.
         client.decode(session="a", steps=5)
         fresh = watch.until("step", step=4)
@@ -485,6 +488,10 @@ def test_sixteen_watchers(layers, sid):
     for events in all_at_once(jobs)[:-1]:
         assert [event["step"] for event in events] == list(range(600))
         assert any("tensors" in event for event in events)
+    # Who did not read is told which steps' tensors it lost.
+    late = [event for event in lazy.until("step", step=599) if event["event"] == "step"]
+    assert all(("tensors" in step) != ("dropped" in step) for step in late)
+    assert "tensors" in late[0] and "dropped" in late[-1]
     after = layers.metrics().get_value("attnd_process_resident_memory_bytes")
     if SLOWDOWN == 1:  # sanitizers have memory of their own
         assert after - before < 128 << 20

@@ -118,7 +118,7 @@ class Watch:
                 for name, value in fields.items()
                 if name not in described
             }
-            assert bool(tensors) == bool(described)
+            assert tensors or not described
             check_event(event)
             if tensors:
                 event["tensors"] = tensors

@@ -104,6 +104,28 @@ static void test_huge_requests_do_not_wrap(void **state)
     srv_buf_free(&b);
 }
 
+static void test_expected(void **state)
+{
+    (void)state;
+    srv_buf b;
+    srv_buf_init(&b, 100000);
+    srv_buf_expect(&b, 100001);
+    assert_null(b.data);
+    srv_buf_expect(&b, 100000);
+    const char *data = b.data;
+    assert_int_equal(b.len, 0);
+    for (int i = 0; i < 1000; i++)
+        assert_true(srv_buf_append(&b,
+                                   "0123456789012345678901234567890123456789012345678901234567"
+                                   "890123456789012345678901234567890123456789",
+                                   100));
+    assert_ptr_equal(b.data, data);
+    assert_int_equal(b.len, 100000);
+    assert_int_equal(b.data[b.len], 0);
+    assert_false(srv_buf_append(&b, "x", 1));
+    srv_buf_free(&b);
+}
+
 static void test_reserve_then_commit(void **state)
 {
     (void)state;
@@ -130,6 +152,7 @@ int main(void)
         cmocka_unit_test(test_fills_to_its_limit_exactly),
         cmocka_unit_test(test_failure_is_sticky_until_cleared),
         cmocka_unit_test(test_huge_requests_do_not_wrap),
+        cmocka_unit_test(test_expected),
         cmocka_unit_test(test_reserve_then_commit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,9 @@
 #include <string.h>
 
 #define HIDDEN 96
+#define STEPS LESS(3000, 300)
+#define N_FORKS LESS(40, 12)
+#define LONG LESS(4096, 512)
 #define ROW_BYTES (HIDDEN * sizeof(float))
 #define PAGE_KV_BYTES (16u * 2 * 3 * 2 * 20 * 4)
 
@@ -173,9 +176,9 @@ static void test_fork_of_a_session_at_work(void **state)
     attn_request r = attn_request_init(ATTN_JOB_DECODE);
     run result;
     r.session = "a";
-    r.steps = 3000;
+    r.steps = STEPS;
     run_handle *handle = run_start(engine, &r, &result);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < N_FORKS; i++) {
         char child[16];
         snprintf(child, sizeof child, "child%d", i);
         attn_session_info f = fork_at(engine, "a", child, UINT64_MAX);
@@ -183,7 +186,7 @@ static void test_fork_of_a_session_at_work(void **state)
     }
     run_wait(handle);
     assert_int_equal(result.reason, ATTN_REASON_LENGTH);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < N_FORKS; i++) {
         char child[16];
         snprintf(child, sizeof child, "child%d", i);
         uint64_t length = info_of(engine, child).length;
@@ -226,12 +229,12 @@ static void test_forks_beside_every_step(void **state)
     _Atomic bool over = false;
     forker forkers[] = {{engine, "b", &over}, {engine, "c", &over}, {engine, "d", &over}};
     pthread_t threads[3];
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < LESS(3, 1); round++) {
         prefill(engine, "a", 0, 1);
         over = false;
         for (int i = 0; i < 3; i++)
             pthread_create(&threads[i], NULL, fork_and_delete, &forkers[i]);
-        run r = run_steps(engine, "a", 1000);
+        run r = run_steps(engine, "a", LESS(1000, 300));
         over = true;
         for (int i = 0; i < 3; i++)
             pthread_join(threads[i], NULL);
@@ -249,7 +252,7 @@ static void test_a_thousand_forks_cost_their_tables(void **state)
 {
     (void)state;
     attn_engine *engine = open_chain(1);
-    for (size_t i = 0; i < 4096; i += 128)
+    for (size_t i = 0; i < LONG; i += 128)
         prefill(engine, "a", i % 64, 128);
     attn_totals before, after;
     attn_engine_totals(engine, &before);
@@ -261,7 +264,7 @@ static void test_a_thousand_forks_cost_their_tables(void **state)
     attn_engine_totals(engine, &after);
     assert_int_equal(after.kv.bytes, before.kv.bytes);
     uint64_t cost = after.allocated_bytes - before.allocated_bytes;
-    print_message("900 forks of 4096 positions cost %.2f%% of copies\n",
+    print_message("900 forks of %d positions cost %.2f%% of copies\n", LONG,
                   100.0 * (double)cost / (900.0 * (double)before.allocated_bytes));
     assert_true((double)cost <= 0.02 * 900.0 * (double)before.allocated_bytes);
     attn_engine_close(engine);
