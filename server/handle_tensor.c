@@ -80,7 +80,7 @@ static uint64_t bytes_of_heads(const attn_request *r, const attn_model_info *mod
     return bytes / n_heads * n;
 }
 
-/* Bytes of the tensor; of what cannot be, whatever. */
+/* Bytes of the tensor; 0 of one that the session or its model does not have. */
 static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
 {
     attn_session_info session;
@@ -95,6 +95,8 @@ static uint64_t count_bytes(srv_exchange *x, const attn_request *r)
     attn_selection selection = {.tensors = 1u << r->tensor, .some_layers = true};
     if (r->layer < ATTN_CHOICE_MAX)
         attn_choice_add(&selection.layers, r->layer);
+    if (attn_selection_check(x->app->engine, (size_t)index, &selection, &error) != ATTN_OK)
+        return 0;
     uint64_t end_query = r->end_query < session.length ? r->end_query : session.length;
     uint64_t end_key = r->end_key < end_query ? r->end_key : end_query;
     uint64_t rows = end_query > r->first_query ? end_query - r->first_query : 0;

@@ -78,6 +78,7 @@ struct request {
     unsigned moved_turn; /* the last one in which it got on */
     int64_t started_ms, last_sent_ms, close_at_ms, watch_at_ms;
     uint64_t announced, received, drained; /* bytes of the body */
+    uint64_t expected;                     /* bytes that room was made for at once */
     TAILQ_ENTRY(request) live, to_watch;
 };
 
@@ -92,6 +93,7 @@ struct srv_http {
     struct peers idle;         /* without a request, longest first */
     struct requests live;      /* that the library holds */
     struct requests unwatched; /* that wait, longest first */
+    uint64_t expected_bytes;   /* of all requests; at most --body-memory */
     unsigned n_turns;
     int64_t swept_ms, trimmed_ms;
     bool trim_due;       /* there were requests since */
@@ -361,8 +363,12 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t *si
     srv_exchange *x = &r->x;
     size_t n = *size;
     *size = 0;
-    if (!r->received && !x->status && r->announced > n)
-        srv_buf_expect(&x->body, (size_t)r->announced);
+    if (!r->received && !x->status && r->announced > n &&
+        r->http->expected_bytes + r->announced <= x->app->config->body_memory_bytes) {
+        r->expected = r->announced;
+        r->http->expected_bytes += r->expected;
+        srv_buf_expect(&x->body, (size_t)r->expected);
+    }
     r->received += n;
     if (!x->status) {
         if (r->received > x->app->config->max_body_bytes)
@@ -456,6 +462,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
         return;
     *ctx = NULL;
     unwatch(r);
+    h->expected_bytes -= r->expected;
     bool unanswered = (r->phase != SENDING && !r->lingering) || r->gone;
     unsigned status = unanswered ? 499 : r->x.status;
     /* Harmless if its work is done. */
@@ -466,11 +473,13 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
     size_t route = r->x.route ? srv_route_index(r->x.route) : SRV_METRICS_NO_ROUTE;
     double seconds = (double)(now - r->started_ms) / 1000;
     srv_metrics_request(h->app->metrics, route, status, seconds);
-    if (!unanswered && r->x.error_code)
-        srv_metrics_rejected(h->app->metrics, r->x.error_code);
+    /* Of an unanswered one a thread may still be about to set it. */
+    const char *code_of_answer = unanswered ? NULL : r->x.error_code;
+    if (code_of_answer)
+        srv_metrics_rejected(h->app->metrics, code_of_answer);
     srv_log(SRV_LOG_DEBUG, "request", "method=%s route=%s status=%u code=%s ms=%lld end=%d",
             r->x.route ? r->x.route->method : "-", r->x.route ? r->x.route->template : "-", status,
-            r->x.error_code ? r->x.error_code : "-", (long long)(now - r->started_ms), (int)code);
+            code_of_answer ? code_of_answer : "-", (long long)(now - r->started_ms), (int)code);
     TAILQ_REMOVE(&h->live, r, live);
     TAILQ_INSERT_TAIL(&h->idle, r->peer, idle);
     r->peer->is_idle = true;

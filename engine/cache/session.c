@@ -184,13 +184,15 @@ void attn_session_settle(attn_session *session, uint64_t length)
 {
     uint64_t n_pages = session->n_pages, keep = pages_for(length);
     ATTN_ASSERT(keep <= n_pages);
-    if (length < session->length)
+    const bool shorter = length < session->length;
+    if (shorter)
         session->has_last_output = false;
-    /* A fork that looks now either sees the new length or has its references already. */
+    /* A fork that looks now either sees the new length or has its references already; a reader that
+     * comes now does not get what goes. */
     attn_mutex_lock(&session->table_mutex);
-    if (length < session->length)
-        turn_readers_out(session, length);
     attn_session_commit(session, length);
+    if (shorter)
+        turn_readers_out(session, length);
     session->n_pages = keep;
     attn_mutex_unlock(&session->table_mutex);
     if (keep < n_pages)
@@ -306,6 +308,7 @@ attn_status attn_session_add_reader(attn_session *session, attn_reader *reader, 
 void attn_session_remove_reader(attn_session *session, attn_reader *reader)
 {
     attn_mutex_lock(&session->table_mutex);
+    ATTN_ASSERT(!reader->reading);
     attn_reader **at = &session->readers;
     while (*at != reader)
         at = &(*at)->next;
@@ -317,12 +320,14 @@ attn_status attn_session_begin_reading(attn_session *session, attn_reader *reade
                                        attn_session *view, attn_error *err)
 {
     attn_mutex_lock(&session->table_mutex);
-    reader->reading = reader->lost == ATTN_OK;
+    /* Looked at once: who turns it out from now on waits until it pauses. */
+    const attn_status lost = reader->lost;
+    reader->reading = lost == ATTN_OK;
     if (reader->reading)
         memcpy(view->page_table, session->page_table,
                pages_for(reader->end) * sizeof *view->page_table);
     attn_mutex_unlock(&session->table_mutex);
-    return attn_session_check_reader(session, reader, err);
+    return lost == ATTN_OK ? ATTN_OK : fail_lost(session, lost, NULL, err);
 }
 
 void attn_session_pause_reader(attn_session *session, attn_reader *reader)

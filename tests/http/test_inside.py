@@ -483,6 +483,8 @@ def test_too_large(many_heads):
     error = client.get(path("m", PATTERN, q="0:23")).error(413, "tensor_too_large")
     assert error["details"]["bytes"] == 23 * 23 * 128 * 4
     assert get_json(client, "m", PATTERN, q="0:22")[0].shape == (128, 22, 22)
+    # What is not there is missing, however large it would be.
+    client.get(path("m", "blocks.0.hook_resid_post")).error(404, "tensor_not_found", "name")
     body = {"session": "n", "inputs": rows(200), "model": "many"}
     whole = {"tensors": ["hook_pattern"], "top_k": 1}
     error = client.post("/prefill", body | {"trace": whole}).error(413, "tensor_too_large", "trace")
