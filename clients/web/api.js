@@ -11,10 +11,14 @@ export class ApiError extends Error {
   }
 }
 
+/** Who answers instead of the server: a recording. @type {((method: string, path: string) => Response) | null} */
+let transport = null;
+export const setTransport = (fn) => { transport = fn; };
+
 async function send(method, path, body, { signal, accept = 'application/json' } = {}) {
   let response;
   try {
-    response = await fetch(path, {
+    response = transport ? transport(method, path) : await fetch(path, {
       method,
       signal,
       headers: { Accept: accept, ...(body === undefined ? {} : { 'Content-Type': 'application/json' }) },

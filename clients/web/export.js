@@ -6,7 +6,7 @@ import { write } from './safetensors.js';
 import { state } from './state.js';
 
 /** Gives the browser a file to save. */
-function save(name, content, type) {
+export function save(name, content, type) {
   const url = URL.createObjectURL(new Blob([content], { type }));
   const link = document.createElement('a');
   link.href = url;

@@ -140,7 +140,8 @@ export function endFocus() {
 
 /** Chooses a layer: all tensors are another layer's. */
 export function chooseLayer(layer) {
-  if (!focus?.model || layer < 0 || layer >= focus.model.num_hidden_layers) return;
+  if (!focus?.model || layer < 0 || layer >= focus.model.num_hidden_layers || layer === state.view.layer) return;
+  if (focus.info.only_layer !== undefined) return; // a recording has one
   state.view.layer = layer;
   forgetTensors();
   touch('view');

@@ -14,6 +14,7 @@ import { lessons } from './panel-lessons.js';
 import { mask } from './panel-mask.js';
 import { rope } from './panel-rope.js';
 import { timeline, topTokens, verify } from './panel-steps.js';
+import { recordingTools, replayBar } from './panel-replay.js';
 import { step, tokens } from './panel-tokens.js';
 import { focusWall, wall } from './panel-wall.js';
 import { readLink, writeLink } from './permalink.js';
@@ -108,9 +109,9 @@ async function start() {
   const needing = (...nodes) => nodes.map((node) => { node.classList.add('needs-session'); return node; });
   document.body.prepend(
     el('a', { class: 'skip', href: '#panel-tokens', i18n: 'skip' }),
-    bar({ onHelp: showHelp }), banner,
+    bar({ onHelp: showHelp }), banner, replayBar(),
     el('div', { class: 'columns' },
-      el('nav', { 'data-i18n-label': 'wall.title', 'aria-label': t('wall.title') }, wall({ onNew: newFromWall })),
+      el('nav', { 'data-i18n-label': 'wall.title', 'aria-label': t('wall.title') }, wall({ onNew: newFromWall }), recordingTools(changeSource)),
       el('main', {},
         el('p', { class: 'welcome', i18n: 'welcome', testid: 'welcome' }),
         ...needing(tokens(), cache(), heads()),
@@ -136,6 +137,12 @@ async function start() {
     if (next.session && next.session !== focus?.session) chooseSession(next.session);
   });
   Object.defineProperty(window, '__viz', { value: Object.freeze({ cellByte, lut: LUT, state, get focus() { return focus; } }) });
+}
+
+/* A recording has taken the server's place, or given it back. */
+async function changeSource() {
+  await loadModels().catch(() => null);
+  watch.open();
 }
 
 function newFromWall() {

@@ -36,8 +36,7 @@ export function bar({ onHelp }) {
         el('button', { type: 'button', i18n: 'bar.language', lang: 'mul', testid: 'language', on: { click: toggleLanguage } }),
         button('bar.theme', toggleTheme, { testid: 'theme' }),
         button('bar.help', onHelp, { testid: 'help' }))),
-    el('div', { class: 'bar-facts' }, model, el('div', { class: 'bar-memory' }, gauge, gaugeText), work),
-    link);
+    el('div', { class: 'bar-facts' }, model, el('div', { class: 'bar-memory' }, gauge, gaugeText), work, link));
   subscribe(['totals', 'focus', 'lang', 'models'], render);
   subscribe(['link', 'lang', 'totals'], renderLink);
   return root;

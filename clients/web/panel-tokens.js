@@ -66,13 +66,13 @@ function meanWeights() {
 }
 
 function renderLayers() {
-  const name = focus?.model ? `${focus.session} ${focus.model.num_hidden_layers} ${state.view.layer} ${document.documentElement.lang}` : '';
+  const name = focus?.model ? `${focus.session} ${focus.info?.only_layer} ${focus.model.num_hidden_layers} ${state.view.layer} ${document.documentElement.lang}` : '';
   if (layersOf === name) return;
   layersOf = name;
   if (!focus?.model) return void fill(layers);
   fill(layers, el('label', {}, el('span', { i18n: 'tokens.layer' }), select(
     Array.from({ length: focus.model.num_hidden_layers }, (_, i) => [String(i), String(i), true]), String(state.view.layer),
-    (value) => chooseLayer(Number(value)), { testid: 'layer' })));
+    (value) => chooseLayer(Number(value)), { testid: 'layer', disabled: focus.info?.only_layer !== undefined })));
 }
 
 function render() {

@@ -49,6 +49,19 @@ async function load(model, tokens) {
   return missing.length > 0;
 }
 
+/** The texts that a session's tokens have here, to keep. */
+export function textsOf({ model, tokens }) {
+  const of = (map, isOne) => Object.fromEntries([...map].filter(([name]) => name.startsWith(`${model.name} `)).map(([name, text]) => [name.slice(model.name.length + 1), text]).filter(([ids]) => isOne(ids)));
+  const present = new Set(tokens.map(String));
+  return { known: of(known, (id) => present.has(id)), joined: of(joined, (ids) => ids.split(',').every((id) => present.has(id))) };
+}
+
+/** Texts that were kept. */
+export function setTexts(model, texts) {
+  for (const [id, text] of Object.entries(texts.known)) known.set(`${model} ${id}`, text);
+  for (const [ids, text] of Object.entries(texts.joined)) joined.set(`${model} ${ids}`, text);
+}
+
 const isBroken = (text) => text.includes('\ufffd');
 
 /* Many tokens may come between two frames. */

@@ -55,8 +55,8 @@ let cost = 4;
 /** When a frame was last put off. */
 let heldAt = -Infinity;
 
-/** Frames a second that the page allows itself: a quarter of the time is for drawing. */
-const allowedRate = () => Math.min(60, Math.max(1, Math.round(1000 / Math.max(16, 4 * cost))));
+/** Frames a second that the page allows itself: a quarter of the time is for drawing, if that gives four. */
+const allowedRate = () => Math.min(60, Math.max(4, Math.round(1000 / Math.max(16, 4 * cost))));
 
 /** Frames a second if that is few and frames are put off, or null. */
 export const loweredRate = () => (performance.now() - heldAt < 2000 && allowedRate() < 20 ? allowedRate() : null);

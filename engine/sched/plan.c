@@ -3,7 +3,7 @@
 #include <math.h>
 
 /* A prefill, or a look, gets at least this many rows a turn: it ends also beside many decodes. */
-#define MIN_CHUNK 16
+#define MIN_CHUNK 12
 /* So many decodes read the weights in hardly more time than one. */
 #define MIN_DECODES 32
 /* When nobody has decoded for so long, a chunk may cost as much as so many rows at the beginning of a

@@ -578,7 +578,7 @@ typedef struct worker {
     _Atomic bool *over;
     const attn_trace *expected; /* what a look must see */
     inside_inputs inputs;
-    size_t n_done;
+    _Atomic size_t n_done;
     pthread_t thread;
 } worker;
 
@@ -617,12 +617,16 @@ static void start_workers(worker *workers, size_t n)
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
 }
 
-static void join_workers(worker *workers, size_t n)
+/* Once each has done something. */
+static void join_workers(worker *workers, size_t n, _Atomic bool *over)
 {
     for (size_t i = 0; i < n; i++) {
-        pthread_join(workers[i].thread, NULL);
-        assert_true(workers[i].n_done > 0);
+        while (workers[i].n_done == 0)
+            pause_us(1000);
     }
+    *over = true;
+    for (size_t i = 0; i < n; i++)
+        pthread_join(workers[i].thread, NULL);
 }
 
 /* Looks end beside decodes that never pause, and decodes beside such looks. */
@@ -643,8 +647,7 @@ static void test_nobody_starves(void **state)
         inside_assert_within(look, expected);
         attn_trace_release(look);
     }
-    over = true;
-    join_workers(decoders, 2);
+    join_workers(decoders, 2, &over);
     over = false;
     worker lookers[] = {{.engine = engine, .session = "a", .looks = true, .over = &over},
                         {.engine = engine, .session = "b", .looks = true, .over = &over},
@@ -653,8 +656,7 @@ static void test_nobody_starves(void **state)
     run d = inside_steps(engine, "c", 300, NULL);
     run_free(&d);
     pause_us(20000);
-    over = true;
-    join_workers(lookers, 3);
+    join_workers(lookers, 3, &over);
     attn_trace_release(expected);
     drop(engine, "a");
     drop(engine, "b");
@@ -715,8 +717,7 @@ static void test_everything_at_once(void **state)
         attn_error err;
         assert_int_equal(attn_session_truncate(engine, "a", 50, OPEN_END, &info, &err), ATTN_OK);
     }
-    over = true;
-    join_workers(workers, 3);
+    join_workers(workers, 3, &over);
     attn_engine_observe(engine, false);
     for (size_t i = 0; i < 3; i++) {
         attn_error err;
@@ -817,9 +818,9 @@ static void test_order_of_events(void **state)
             pthread_create(&workers[i].thread, NULL, i < 2 ? delete_all : make_again, &workers[i]),
             0);
     }
-    join_workers(workers + 2, 2);
-    over = true;
-    join_workers(workers, 2);
+    for (size_t i = 2; i < 4; i++)
+        pthread_join(workers[i].thread, NULL);
+    join_workers(workers, 2, &over);
     attn_engine_observe(engine, false);
     size_t n_sessions = 0;
     bool present = false;

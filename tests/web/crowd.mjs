@@ -78,8 +78,6 @@ export default function (given) {
       const lines = await one.page.locator('[data-testid=wall] [data-session]').evaluateAll((nodes) => nodes.map((node) => [node.dataset.session, `${node.dataset.kvLen} ${node.dataset.kvBytes} ${node.dataset.state}`]));
       return lines.length === 500 && lines.every(([id, text]) => wanted.get(id) === text);
     }, 'each line says what GET /sessions says');
-    for (let i = 0; i < 20; i++) await server.call('DELETE', `/sessions/crowd-${i}`);
-    await eventually(async () => (await one.page.locator('[data-testid=wall] [data-session]').count()) === 480, 'the deleted ones fade away');
     assert.deepEqual(one.complaints, []);
     await one.context.close();
     await server.stop();

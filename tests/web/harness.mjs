@@ -149,6 +149,7 @@ export const rows = (n, width = 16, from = 0) => Array.from({ length: n }, (_, i
 export async function readPicture(page, testid) {
   const picture = await page.evaluate((id) => {
     const canvas = document.querySelector(`[data-testid="${id}"]`);
+    if (!canvas.width || !canvas.height) return { rows: 0, columns: 0, text: '' };
     const { lut } = window.__viz;
     const byte = new Map();
     for (let i = 0; i < 256; i++) byte.set((lut[3 * i] << 16) | (lut[3 * i + 1] << 8) | lut[3 * i + 2], i);

@@ -228,6 +228,33 @@ test('driving by the page: new, decode, fork, truncate, delete, each with its li
   assert.match(await text('banner'), /driven-2 was deleted/);
 });
 
+test('only what comes while one looks is outlined, and the server says how long its steps took', async () => {
+  await prefill('fresh', rows(5));
+  await choose(one, 'fresh', 5);
+  const outline = one.page.locator('[data-testid="kv-group-0"] .fresh').first();
+  assert.ok(await outline.isHidden());
+  await server.call('POST', '/decode', { session: 'fresh', steps: 20 });
+  await cacheIs(one, 25);
+  await eventually(async () => (await outline.evaluate((node) => [node.style.left, node.style.width].join())) === '75%,3.125%', 'the last of 25 positions in 32');
+  await eventually(async () => /Length 25; [\d.]+ ms a decode step/.test(await text('timeline-text')), 'the time of a step');
+});
+
+test('likely tokens of a session that another program runs, at any query', async () => {
+  const { next, length } = await server.call('POST', '/prefill', { session: 'likely', model: 'stories', text: 'Once upon a time there was a' });
+  await choose(one, 'likely', length);
+  await one.at('ask-likely').check();
+  const items = () => one.at('likely').locator('li').evaluateAll((nodes) => nodes.map((node) => [node.children[1].textContent, node.children[2].textContent]));
+  await eventually(async () => (await items()).length === 10, 'ten tokens');
+  const shown = (await items()).slice(0, 5);
+  assert.deepEqual(shown.map(([token]) => token), next.map((entry) => entry.text.replaceAll(' ', '\u2423')));
+  for (const [i, [, percent]] of shown.entries()) assert.ok(Math.abs(parseFloat(percent) - 100 * Math.exp(next[i].logprob)) < 0.06, percent);
+  await one.page.locator('[data-testid=tokens] [data-position="2"]').click();
+  await eventually(async () => /position 3/.test(await text('likely-note')), 'the query before');
+  await eventually(async () => (await one.page.locator('.likely .chosen').count()) <= 1 && (await items()).length === 10, 'its tokens');
+  await one.at('ask-likely').uncheck();
+  await eventually(async () => (await server.call('GET', '/sessions?limit=1000')).sessions.every((session) => !session.session.startsWith('look-')), 'nothing is left of it');
+});
+
 test('lessons hold', async () => {
   for (let n = 1; n <= 7; n++) {
     await one.at(`lesson-${n}-run`).click();

@@ -1,5 +1,6 @@
 // What the page does when the server, the wire, the session or the browser's own speed goes away.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { cacheIs, choose, eventually, openPage, rows, startServer, startWire } from './harness.mjs';
 
@@ -110,6 +111,39 @@ export default function (given) {
     for (const session of ['slow', 'alone']) outputs.push(JSON.stringify(await server.tensor(session, 'blocks.0.hook_attn_out', '?q=200:205')));
     assert.equal(outputs[0], outputs[1]); // and it changed no bit
     assert.deepEqual(page.complaints, []);
+    await page.context.close();
+  });
+
+  test('a recording replays with the server stopped', async () => {
+    const own = await startServer();
+    const page = await openPage(given().browser, own, { expected: /./ });
+    await own.call('POST', '/prefill', { session: 'tape', inputs: rows(4), model: 'seed-attention' });
+    await choose(page, 'tape', 4);
+    await own.call('POST', '/decode', { session: 'tape', steps: 5 });
+    await cacheIs(page, 9);
+    const weights = await own.tensor('tape', 'blocks.0.attn.hook_pattern', '?dtype=U8');
+    const [download] = await Promise.all([page.page.waitForEvent('download'), page.at('record').click()]);
+    const path = await download.path();
+    await own.stop();
+    await banner(page, 'lost');
+    await page.at('replay-file').setInputFiles({ name: 'tape.safetensors', mimeType: 'application/octet-stream', buffer: readFileSync(path) });
+    await page.at('replay').waitFor();
+    await page.at('banner').waitFor({ state: 'hidden' });
+    await cacheIs(page, 9);
+    const bytes = () => page.page.evaluate(() => Array.from({ length: 9 }, (_, q) => Array.from({ length: q + 1 }, (_unused, k) => window.__viz.cellByte(3, q, k))));
+    await eventually(() => page.page.evaluate(() => window.__viz.focus.history.length === 9), 'the history');
+    assert.deepEqual(await bytes(), weights[3].map((row, q) => row.slice(0, q + 1)));
+    const ticks = () => page.page.locator('[data-testid="checks"] [data-ok]').evaluateAll((nodes) => nodes.map((node) => node.dataset.ok));
+    await eventually(async () => String(await ticks()) === 'true,true,true', 'three ticks');
+    await page.at('replay-slider').fill('0');
+    await cacheIs(page, 4);
+    await page.at('replay-play').click();
+    await cacheIs(page, 9);
+    await page.at('replay-leave').click();
+    await banner(page, 'lost'); // it is the server's page again, which is still stopped
+    await page.at('replay-file').setInputFiles({ name: 'x', mimeType: 'application/octet-stream', buffer: Buffer.from('no recording') });
+    await eventually(async () => /no recording/.test(await page.at('recording-status').textContent()), 'it says so');
+    noExceptions(page);
     await page.context.close();
   });
 }
