@@ -12,6 +12,8 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "clients" / "curl" / "lessons.sh"
 CLAIMS = 19
 
+pytestmark = pytest.mark.slow  # it is jq that takes the time
+
 
 def run(url, language):
     environment = {**os.environ, "ATTND_URL": url}

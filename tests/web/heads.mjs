@@ -60,7 +60,7 @@ export default function (given) {
 }
 
 async function takePictures() {
-  const folder = join(import.meta.dirname, 'screenshots');
+  const folder = fileURLToPath(new URL('screenshots', import.meta.url));
   mkdirSync(folder, { recursive: true });
   const server = await startServer();
   const browser = await startBrowser();

@@ -1,14 +1,15 @@
 // The page's modules that need no browser.
 import assert from 'node:assert/strict';
+import { fileURLToPath } from 'node:url';
 import { readFileSync, readdirSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import test from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { LUT, byteOf, sqrtByte, weightByte } from '../../clients/web/colors.js';
 import { largestDifference, length, rotate, softmax } from '../../clients/web/maths.js';
 import { parse, parseBase64, write } from '../../clients/web/safetensors.js';
 
-const WEB = resolve(import.meta.dirname, '../../clients/web');
+const WEB = fileURLToPath(new URL('../../clients/web', import.meta.url));
 const files = readdirSync(WEB);
 const text = (name) => readFileSync(join(WEB, name), 'utf8');
 
