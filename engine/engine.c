@@ -404,9 +404,8 @@ attn_status attn_session_truncate(attn_engine *engine, const char *id, uint64_t 
 }
 
 /* Makes the fork of a referenced session. */
-static attn_status fork_session(attn_engine *engine, attn_session *session, bool held,
-                                const char *as, uint64_t at, attn_session_info *info,
-                                attn_error *err)
+static attn_status fork_session(attn_engine *engine, attn_session *session, const char *as,
+                                uint64_t at, attn_session_info *info, attn_error *err)
 {
     uint64_t record = attn_session_record_bytes(session->model);
     attn_status status = attn_arena_reserve(engine->arena, record, err);
@@ -418,7 +417,7 @@ static attn_status fork_session(attn_engine *engine, attn_session *session, bool
         attn_arena_unreserve(engine->arena, record);
         return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "out of memory for a session");
     }
-    status = attn_session_share(session, held, at, fork, err);
+    status = attn_session_share(session, at, fork, err);
     if (status == ATTN_OK)
         status = attn_sessions_insert(engine->sessions, fork, NULL, session->id, err);
     if (status != ATTN_OK) {
@@ -446,8 +445,6 @@ attn_status attn_session_fork(attn_engine *engine, const char *id, const char *a
     attn_session *session = find(engine, id, err);
     if (session == NULL)
         return ATTN_E_SESSION_NOT_FOUND;
-    /* Held when it is idle: its last output may then be copied. */
-    bool held = attn_sessions_hold(engine->sessions, session, NULL, false) == ATTN_HOLD_TAKEN;
     uint64_t length = session->length;
     attn_status status;
     if (if_length != UINT64_MAX && if_length != length) {
@@ -458,12 +455,10 @@ attn_status attn_session_fork(attn_engine *engine, const char *id, const char *a
         status = attn_fail(err, ATTN_E_INVALID, "at", "longer than the session");
         attn_error_detail(err, "length", length);
     } else {
-        status = fork_session(engine, session, held, as, at == UINT64_MAX ? length : at, info, err);
+        status = fork_session(engine, session, as, at == UINT64_MAX ? length : at, info, err);
     }
-    if (held)
-        release(engine, session, NULL);
-    else
-        attn_sessions_unreference(engine->sessions, session);
+    attn_sessions_use(engine->sessions, session);
+    attn_sessions_unreference(engine->sessions, session);
     return status;
 }
 

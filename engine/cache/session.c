@@ -69,6 +69,16 @@ void attn_session_commit(attn_session *session, uint64_t length)
     session->length = length;
 }
 
+void attn_session_commit_output(attn_session *session, uint64_t length, const float *output)
+{
+    attn_mutex_lock(&session->table_mutex);
+    memcpy(session->last_output, output,
+           session->model->config.hidden_size * sizeof *session->last_output);
+    session->has_last_output = true;
+    attn_session_commit(session, length);
+    attn_mutex_unlock(&session->table_mutex);
+}
+
 /* Sets the page table's capacity; its bytes are charged by the caller. */
 static bool resize_table(attn_session *session, size_t capacity)
 {
@@ -185,14 +195,14 @@ void attn_session_settle(attn_session *session, uint64_t length)
     uint64_t n_pages = session->n_pages, keep = pages_for(length);
     ATTN_ASSERT(keep <= n_pages);
     const bool shorter = length < session->length;
-    if (shorter)
-        session->has_last_output = false;
     /* A fork that looks now either sees the new length or has its references already; a reader that
      * comes now does not get what goes. */
     attn_mutex_lock(&session->table_mutex);
     attn_session_commit(session, length);
-    if (shorter)
+    if (shorter) {
+        session->has_last_output = false;
         turn_readers_out(session, length);
+    }
     session->n_pages = keep;
     attn_mutex_unlock(&session->table_mutex);
     if (keep < n_pages)
@@ -218,8 +228,8 @@ static attn_status fail_lost(const attn_session *session, attn_status status, co
     return status;
 }
 
-/* Takes the shared pages' references and copies a page that is not filled, under the mutex that
- * keeps the parent's table still. The fork's pages and table are reserved. */
+/* Takes the shared pages' references, and copies the last output and a page that is not filled; under
+ * the mutex that keeps the parent's table still. The fork's pages and table are reserved. */
 static bool share_pages(attn_session *session, uint64_t length, attn_session *fork)
 {
     uint64_t n_full = length / ATTN_PAGE_POSITIONS, rest = length % ATTN_PAGE_POSITIONS;
@@ -229,6 +239,11 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
     for (uint64_t p = 0; ok && p < n_full + (rest > 0); p++) {
         attn_page_share(session->pages, session->page_table[p]);
         fork->page_table[p] = session->page_table[p];
+    }
+    if (ok && length == session->length && session->has_last_output) {
+        memcpy(fork->last_output, session->last_output,
+               session->model->config.hidden_size * sizeof *fork->last_output);
+        fork->has_last_output = true;
     }
     attn_mutex_unlock(&session->table_mutex);
     if (!ok)
@@ -246,8 +261,8 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
     return true;
 }
 
-attn_status attn_session_share(attn_session *session, bool held, uint64_t length,
-                               attn_session *fork, attn_error *err)
+attn_status attn_session_share(attn_session *session, uint64_t length, attn_session *fork,
+                               attn_error *err)
 {
     size_t n_pages = pages_for(length);
     uint64_t n_own = length % ATTN_PAGE_POSITIONS != 0;
@@ -267,11 +282,6 @@ attn_status attn_session_share(attn_session *session, bool held, uint64_t length
                          session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH,
                          "at", err);
     attn_session_commit(fork, length);
-    if (held && length == session->length && session->has_last_output) {
-        memcpy(fork->last_output, session->last_output,
-               session->model->config.hidden_size * sizeof *fork->last_output);
-        fork->has_last_output = true;
-    }
     return ATTN_OK;
 }
 

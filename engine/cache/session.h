@@ -5,8 +5,9 @@
  * - "table" fields belong to the session table and are read and written under its stripe's lock
  *   (sessions.h);
  * - "held" fields belong to whoever holds the session busy (a job on the scheduler, or a verb);
- *   the atomic ones among them may be read by anyone. The page table is changed under table_mutex
- *   as well, so that a fork can read it while the session is at work;
+ *   the atomic ones among them may be read by anyone. The page table, and the last output with the
+ *   committed length, are changed under table_mutex as well, so that a fork can read them while the
+ *   session is at work;
  * - "readers" fields are guarded by table_mutex.
  *
  * Sharing: a page may stand in several page tables. A fork shares the pages that its positions fill
@@ -98,6 +99,9 @@ void attn_session_free(attn_session *session);
 /* Sets the committed length and keeps the model's count of positions. A session without an id (the
  * temporary one of a verify) is not counted. */
 void attn_session_commit(attn_session *session, uint64_t length);
+/* The same, together with the output of the last position, [hidden_size]. The caller holds the
+ * session. */
+void attn_session_commit_output(attn_session *session, uint64_t length, const float *output);
 
 /* Reserves the pages, and grows the page table, for positions up to `length`. The caller holds the
  * session. Errors: KV_BUDGET, NO_MEMORY; the session is then unchanged. */
@@ -112,10 +116,10 @@ void attn_session_settle(attn_session *session, uint64_t length);
 /* Makes `fork`, a new session of the same model and options with no position yet, hold the first
  * `length` committed positions of `session`, which may be at work but must be referenced. Pages are
  * shared; the account grows by the page table and at most one page. The last output is copied when
- * the caller holds `session` (`held`) and the lengths are equal. Cost: the page table, one page.
+ * the lengths are equal. Cost: the page table, one page.
  * Errors: KV_BUDGET, NO_MEMORY; LENGTH_MISMATCH, SESSION_NOT_FOUND: the session was truncated, or
  * deleted, meanwhile. */
-ATTN_MUST_CHECK attn_status attn_session_share(attn_session *session, bool held, uint64_t length,
+ATTN_MUST_CHECK attn_status attn_session_share(attn_session *session, uint64_t length,
                                                attn_session *fork, attn_error *err);
 /* Lets a reader in, of the first `end` positions of a session that the caller has a reference to, as
  * long as the reader stays. Errors: SESSION_NOT_FOUND, LENGTH_MISMATCH (it is shorter). */

@@ -338,6 +338,14 @@ bool attn_sessions_release(attn_sessions *table, attn_session *session, bool use
     return waiting;
 }
 
+void attn_sessions_use(attn_sessions *table, attn_session *session)
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    session->last_used_s = attn_unix_s();
+    attn_mutex_unlock(&s->mutex);
+}
+
 void attn_sessions_wait_end(attn_sessions *table, attn_session *session, uint64_t hold)
 {
     stripe *s = stripe_of(table, session->hash);

@@ -56,6 +56,8 @@ attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct
                              bool waited);
 /* Counts a waiting job in or out. */
 void attn_sessions_wait(attn_sessions *table, attn_session *session, int change);
+/* Something that holds nobody off counts as use for the session's time to live. */
+void attn_sessions_use(attn_sessions *table, attn_session *session);
 /* Ends holding; the reference stays the caller's. `used`: it counts as use for its time to live.
  * *info (NULL: not wanted) is the session as it stands then, before others get at it. Returns true
  * when jobs wait for it. */

@@ -31,10 +31,11 @@ typedef struct attn_kernels {
 
     /* Panels of a linear layer: y[r][c] = sum over i of x[r][i] * panel[i][c], by the dtype of the
      * panels, whose elements are widened to f32 exactly.
-     * Shapes: x [m, k] rows `ldx` apart, y [m, n] rows `ldy` apart; n / ATTN_PANEL panels, the last
-     * of which may be used in part, one behind the other: [k, ATTN_PANEL] for f32, bf16 and f16. A q8 panel is, for each group of ATTN_Q8_GROUP
-     * inputs, 32 f32 scales and then [inputs, ATTN_PANEL] int8; there each group's sum runs from
-     * +0 and y adds sum * scale, fused, group after group. */
+     * Shapes: x [m, k] rows `ldx` apart, y [m, n] rows `ldy` apart. n / ATTN_PANEL panels stand one
+     * behind the other, the last of which may be used in part: [k, ATTN_PANEL] for f32, bf16 and
+     * f16. A q8 panel is, for each group of ATTN_Q8_GROUP inputs, 32 f32 scales and then
+     * [inputs, ATTN_PANEL] int8; there each group's sum runs from +0 and y adds sum * scale, fused,
+     * group after group. */
     void (*matmul[ATTN_DTYPES])(size_t m, size_t n, size_t k, const float *x, size_t ldx,
                                 const void *panels, float *y, size_t ldy);
 

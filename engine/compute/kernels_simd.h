@@ -350,12 +350,12 @@ ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
     return (16 * head_dim - column - 16) / head_dim + 1;
 }
 
-/* The last columns of a page's values from row `first` to n, widened. */
-ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t first,
-                              size_t n, const void *values, float *tail)
+/* The last columns of a page's first n values, widened. */
+ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t n,
+                              const void *values, float *tail)
 {
     const size_t size = attn_dtype_size(dtype);
-    for (size_t row = first; row < n; row++) {
+    for (size_t row = 0; row < n; row++) {
         _Alignas(64) char elements[16 * sizeof(float)] = {0};
         const size_t at = row * head_dim + column;
         if (row < readable_rows(head_dim, column)) {
@@ -388,6 +388,16 @@ static void mix_rows(size_t m, size_t k, const float *p, size_t ldp, const float
     }
 }
 
+/* Adds one weighted row of n values, fewer than a vector, to m rows of 16 sums. */
+static void mix_row(size_t m, size_t n, const float *p, size_t ldp, const float *values,
+                    float *sums)
+{
+    for (size_t r = 0; r < m; r++) {
+        for (size_t c = 0; c < n; c++)
+            sums[16 * r + c] = __builtin_fmaf(p[r * ldp], values[c], sums[16 * r + c]);
+    }
+}
+
 /* The columns from `column` on, fewer than a vector. */
 ALWAYS_INLINE void mix_tail(const attn_dtype dtype, size_t m, size_t n, size_t head_dim,
                             size_t column, const float *p, size_t ldp, const void *const *blocks,
@@ -395,19 +405,23 @@ ALWAYS_INLINE void mix_tail(const attn_dtype dtype, size_t m, size_t n, size_t h
 {
     float sums[ATTN_QUERY_ROWS * 16] = {0}, tail[16 * 16];
     const size_t readable = dtype == ATTN_F32 ? readable_rows(head_dim, column) : 0;
-    copy_columns(m, head_dim - column, o + column, head_dim, sums, 16);
+    const size_t columns = head_dim - column;
+    copy_columns(m, columns, o + column, head_dim, sums, 16);
     for (size_t key = 0; key < n; key += 16) {
         const size_t rows = n - key < 16 ? n - key : 16;
         const size_t direct = rows < readable ? rows : readable;
         const void *values = attn_block_v(dtype, head_dim, blocks[key / 16]);
-        if (direct > 0)
-            mix_rows(m, direct, p + key, ldp, (const float *)values + column, head_dim, sums);
-        if (direct == rows)
+        if (dtype == ATTN_F32) {
+            const float *v = (const float *)values + column;
+            mix_rows(m, direct, p + key, ldp, v, head_dim, sums);
+            for (size_t row = direct; row < rows; row++)
+                mix_row(m, columns, p + key + row, ldp, v + row * head_dim, sums);
             continue;
-        widen_tail(dtype, head_dim, column, direct, rows, values, tail);
-        mix_rows(m, rows - direct, p + key + direct, ldp, tail + 16 * direct, 16, sums);
+        }
+        widen_tail(dtype, head_dim, column, rows, values, tail);
+        mix_rows(m, rows, p + key, ldp, tail, 16, sums);
     }
-    copy_columns(m, head_dim - column, sums, 16, o + column, head_dim);
+    copy_columns(m, columns, sums, 16, o + column, head_dim);
 }
 
 /* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */

@@ -1,12 +1,10 @@
 #include "engine/compute/linear_run.h"
 
-/* Panels of one item. */
-#ifndef ITEM_PANELS
+/* Panels of one item: two streams of weights. */
 #define ITEM_PANELS 2
-#endif
-#ifndef CHUNK_ROWS
+/* Rows of one item: with a block of weights they stay in the second-level cache; a multiple of every
+ * variant's tile. */
 #define CHUNK_ROWS 72
-#endif
 
 typedef struct call {
     const attn_kernels *kernels;

@@ -30,12 +30,6 @@ static const void *job_input(const attn_job *job, uint64_t index)
                              : job->request.inputs + index * job->request.input_size;
 }
 
-static void set_last_output(attn_session *session, const float *row)
-{
-    memcpy(session->last_output, row, session->model->config.hidden_size * sizeof *row);
-    session->has_last_output = true;
-}
-
 static void observe_first_output(attn_job *job, uint64_t now)
 {
     attn_histogram_observe(&job->engine->ttft_seconds, (double)(now - job->submitted_ns) / 1e9);
@@ -57,7 +51,7 @@ static void commit_decode(attn_scheduler *s, const attn_batch_part *part, const 
         return;
     }
     if (part->replay) {
-        set_last_output(session, output);
+        attn_session_commit_output(session, position, output);
         return;
     }
     bool fed = job->request.n_inputs > 0 || job->n_tokens > 0;
@@ -66,9 +60,8 @@ static void commit_decode(attn_scheduler *s, const attn_batch_part *part, const 
                                                 : session->last_output;
     uint32_t token = job->n_tokens > 0 ? job->tokens[job->n_done] : job->next_token;
     keep_input(session, position, input);
-    set_last_output(session, output);
     job->has_next = false;
-    attn_session_commit(session, position + 1);
+    attn_session_commit_output(session, position + 1, output);
     job->engine->decode_steps++;
     if (job->n_done == 0)
         observe_first_output(job, now);
@@ -156,8 +149,7 @@ static void commit_prefill(attn_scheduler *s, const attn_batch_part *part, const
         attn_commit_overflow(s, job, job->start_length + job->n_positions - 1);
         return;
     }
-    set_last_output(session, last);
-    attn_session_commit(session, job->start_length + job->n_positions);
+    attn_session_commit_output(session, job->start_length + job->n_positions, last);
     tell_prefill(s, job);
     observe_first_output(job, attn_now_ns());
     attn_sched_finish(s, job, ATTN_REASON_LENGTH, NULL);

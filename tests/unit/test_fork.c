@@ -248,6 +248,38 @@ static void test_forks_beside_every_step(void **state)
     attn_engine_close(engine);
 }
 
+/* Forks keep nobody off, a session at rest neither: short runs and truncates between them go on, and
+ * give what they give alone. */
+static void test_forks_beside_short_runs(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain(2);
+    _Atomic bool over = false;
+    forker forkers[] = {{engine, "b", &over}, {engine, "c", &over}, {engine, "d", &over}};
+    pthread_t threads[3];
+    prefill(engine, "a", 0, 21);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, fork_and_delete, &forkers[i]);
+    bool all = true;
+    for (int i = 0; all && i < LESS(400, 60); i++) {
+        run r = run_steps(engine, "a", 2);
+        all = r.submitted == ATTN_OK && r.reason == ATTN_REASON_LENGTH;
+        run_free(&r);
+        if (all && i % 2 != 0)
+            all = attn_session_truncate(engine, "a", 19, UINT64_MAX, NULL, NULL) == ATTN_OK;
+    }
+    over = true;
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(all);
+    assert_true(run_verify(engine, "a").bit_identical);
+    assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
+    attn_totals totals;
+    attn_engine_totals(engine, &totals);
+    assert_int_equal(totals.allocated_bytes + totals.reserved_bytes, 0);
+    attn_engine_close(engine);
+}
+
 static void test_a_thousand_forks_cost_their_tables(void **state)
 {
     (void)state;
@@ -307,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_feedback_continues),
         cmocka_unit_test(test_fork_of_a_session_at_work),
         cmocka_unit_test(test_forks_beside_every_step),
+        cmocka_unit_test(test_forks_beside_short_runs),
         cmocka_unit_test(test_a_thousand_forks_cost_their_tables),
         cmocka_unit_test(test_what_cannot_be_forked),
     };
