@@ -170,9 +170,9 @@ void srv_exchange_wake(srv_exchange *x);
 /* The loop is about to wait: from now on a wake writes wake_fd, once. Returns whether the list has some
  * already: then it is not to wait. Loop only. */
 bool srv_exchange_expect_wake(srv_app *app);
-/* The loop does not wait any more. Takes the wake list, linked by next_woken, with its references. Whoever walks it reads the next
- * one and clears is_woken before it looks at an exchange: from then on it can be woken again.
- * Loop only. */
+/* The loop does not wait any more. Takes the wake list, linked by next_woken, with its references.
+ * Whoever walks it reads the next one and clears is_woken before it looks at an exchange: from then on
+ * it can be woken again. Loop only. */
 srv_exchange *srv_exchange_take_woken(srv_app *app);
 
 /* Counts n bytes against --body-memory until srv_exchange_drop or the exchange's end. False when

@@ -172,11 +172,17 @@ void attn_session_take_pages(attn_session *session, uint64_t length)
     }
 }
 
+/* Why positions that a session had are no more. */
+static attn_status why_lost(const attn_session *session)
+{
+    return session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH;
+}
+
 /* Turns the readers of positions from `length` on out. Under table_mutex, which it releases while it
  * waits for the one that is reading. */
 static void turn_readers_out(attn_session *session, uint64_t length)
 {
-    const attn_status why = session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH;
+    const attn_status why = why_lost(session);
     for (bool reading = true; reading;) {
         reading = false;
         for (attn_reader *reader = session->readers; reader != NULL; reader = reader->next) {
@@ -228,8 +234,8 @@ static attn_status fail_lost(const attn_session *session, attn_status status, co
     return status;
 }
 
-/* Takes the shared pages' references, and copies the last output and a page that is not filled; under
- * the mutex that keeps the parent's table still. The fork's pages and table are reserved. */
+/* Takes the pages' references and copies the last output, under the mutex that keeps both still; then
+ * copies a page that is not filled. The fork's pages and table are reserved. */
 static bool share_pages(attn_session *session, uint64_t length, attn_session *fork)
 {
     uint64_t n_full = length / ATTN_PAGE_POSITIONS, rest = length % ATTN_PAGE_POSITIONS;
@@ -278,9 +284,7 @@ attn_status attn_session_share(attn_session *session, uint64_t length, attn_sess
     attn_arena_charge(fork->arena, table_bytes);
     fork->reserved_pages = n_own;
     if (!share_pages(session, length, fork))
-        return fail_lost(session,
-                         session->given_back ? ATTN_E_SESSION_NOT_FOUND : ATTN_E_LENGTH_MISMATCH,
-                         "at", err);
+        return fail_lost(session, why_lost(session), "at", err);
     attn_session_commit(fork, length);
     return ATTN_OK;
 }
@@ -303,9 +307,8 @@ attn_status attn_session_add_reader(attn_session *session, attn_reader *reader, 
                                     attn_error *err)
 {
     attn_mutex_lock(&session->table_mutex);
-    attn_status status = session->given_back     ? ATTN_E_SESSION_NOT_FOUND
-                         : end > session->length ? ATTN_E_LENGTH_MISMATCH
-                                                 : ATTN_OK;
+    const bool lost = session->given_back || end > session->length;
+    const attn_status status = lost ? why_lost(session) : ATTN_OK;
     if (status == ATTN_OK) {
         reader->end = end;
         reader->next = session->readers;

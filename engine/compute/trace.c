@@ -292,10 +292,12 @@ attn_trace *attn_trace_create(const attn_config *c, const attn_selection *s,
         return NULL;
     const size_t bytes = sizeof(trace) + n * sizeof(attn_trace_tensor) + words * sizeof(uint32_t) +
                          n_floats * sizeof(float);
-    trace *t = all_bytes + bytes <= ATTN_TRACES_BYTES_MAX ? attn_alloc(1, bytes) : NULL;
-    if (t == NULL)
+    const bool fits = atomic_fetch_add(&all_bytes, bytes) + bytes <= ATTN_TRACES_BYTES_MAX;
+    trace *t = fits ? attn_alloc(1, bytes) : NULL;
+    if (t == NULL) {
+        all_bytes -= bytes;
         return NULL;
-    all_bytes += bytes;
+    }
     t->bytes = bytes;
     t->tensors = (attn_trace_tensor *)(t + 1);
     t->index = (uint32_t *)(t->tensors + n);

@@ -221,23 +221,40 @@ static void *fork_and_delete(void *arg)
     return NULL;
 }
 
+typedef struct forkers {
+    forker of[3];
+    pthread_t threads[3];
+    _Atomic bool over;
+} forkers;
+
+static void start_forkers(forkers *f, attn_engine *engine)
+{
+    static const char *const children[] = {"b", "c", "d"};
+    f->over = false;
+    for (int i = 0; i < 3; i++) {
+        f->of[i] = (forker){engine, children[i], &f->over};
+        assert_int_equal(pthread_create(&f->threads[i], NULL, fork_and_delete, &f->of[i]), 0);
+    }
+}
+
+static void stop_forkers(forkers *f)
+{
+    f->over = true;
+    for (int i = 0; i < 3; i++)
+        pthread_join(f->threads[i], NULL);
+}
+
 /* The page that a fork copies is shared for that moment; the steps beside it must not mind. */
 static void test_forks_beside_every_step(void **state)
 {
     (void)state;
     attn_engine *engine = open_chain(2);
-    _Atomic bool over = false;
-    forker forkers[] = {{engine, "b", &over}, {engine, "c", &over}, {engine, "d", &over}};
-    pthread_t threads[3];
+    forkers beside;
     for (int round = 0; round < LESS(3, 1); round++) {
         prefill(engine, "a", 0, 1);
-        over = false;
-        for (int i = 0; i < 3; i++)
-            pthread_create(&threads[i], NULL, fork_and_delete, &forkers[i]);
+        start_forkers(&beside, engine);
         run r = run_steps(engine, "a", LESS(1000, 300));
-        over = true;
-        for (int i = 0; i < 3; i++)
-            pthread_join(threads[i], NULL);
+        stop_forkers(&beside);
         assert_int_equal(r.reason, ATTN_REASON_LENGTH);
         run_free(&r);
         assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
@@ -254,12 +271,9 @@ static void test_forks_beside_short_runs(void **state)
 {
     (void)state;
     attn_engine *engine = open_chain(2);
-    _Atomic bool over = false;
-    forker forkers[] = {{engine, "b", &over}, {engine, "c", &over}, {engine, "d", &over}};
-    pthread_t threads[3];
+    forkers beside;
     prefill(engine, "a", 0, 21);
-    for (int i = 0; i < 3; i++)
-        pthread_create(&threads[i], NULL, fork_and_delete, &forkers[i]);
+    start_forkers(&beside, engine);
     bool all = true;
     for (int i = 0; all && i < LESS(400, 60); i++) {
         run r = run_steps(engine, "a", 2);
@@ -268,9 +282,7 @@ static void test_forks_beside_short_runs(void **state)
         if (all && i % 2 != 0)
             all = attn_session_truncate(engine, "a", 19, UINT64_MAX, NULL, NULL) == ATTN_OK;
     }
-    over = true;
-    for (int i = 0; i < 3; i++)
-        pthread_join(threads[i], NULL);
+    stop_forkers(&beside);
     assert_true(all);
     assert_true(run_verify(engine, "a").bit_identical);
     assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
