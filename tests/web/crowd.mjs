@@ -1,9 +1,12 @@
 // A crowd on the wall: many sessions, some of them decoding, while one is looked at. As a program it
 // measures; the page's tests run a small one of it.
 //
-//   node crowd.mjs [sessions 2000] [decoding 200] [seconds 15]
+//   node crowd.mjs [sessions 2000] [decoding 200] [seconds 10] [together | apart]
+//
+// apart: the server and its load have core 0, the browser core 1, so that what is measured is what
+// the page costs the server, not what the browser takes of the same cores.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import test from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -84,39 +87,52 @@ export default function (given) {
   });
 }
 
-async function measure(sessions, decoding, seconds) {
-  const server = await startServer({ flags: ['--kv-memory', '1GiB', ...(process.env.WEB_ROOT ? ['--web-root', process.env.WEB_ROOT] : [])] });
+async function measure(sessions, decoding, seconds, isApart) {
+  if (isApart) execFileSync('taskset', ['-apc', '1', String(process.pid)], { stdio: 'ignore' }); // the browser inherits it
+  const prefix = isApart ? ['taskset', '-c', '0'] : [];
+  const server = await startServer({ prefix, threads: isApart ? 1 : 2, flags: ['--kv-memory', '1GiB', ...(process.env.WEB_ROOT ? ['--web-root', process.env.WEB_ROOT] : [])] });
   await gather(server, sessions - decoding);
   const steps = async () => Number(/^attnd_decode_steps_total (\d+)/m.exec(await (await fetch(`${server.url}/metrics`)).text())[1]);
-  const load = async (during) => {
-    const child = spawn(join(dirname(BINARY), 'attn-load'), ['--url', server.url, '--model', 'seed-attention', '--sessions', String(decoding), '--concurrency', String(decoding),
-      '--prompt', '16', '--steps', '100', '--ops', 'inf', '--duration', String(seconds), '--check', '0', '--quiet', '--id', 'load'], { stdio: 'ignore' });
-    const ended = new Promise((done) => child.on('exit', done));
-    await new Promise((done) => setTimeout(done, 2000));
+  const pause = (s) => new Promise((done) => setTimeout(done, 1000 * s));
+  const rate = async (what, during) => {
     const [from, start] = [await steps(), performance.now()];
-    const found = await during?.();
-    await new Promise((done) => setTimeout(done, Math.max(0, 1000 * (seconds - 4) - (performance.now() - start))));
-    const rate = (1000 * (await steps() - from)) / (performance.now() - start);
-    await ended;
-    return { rate: Math.round(rate), ...found };
+    const found = await during();
+    console.log(what, { 'steps a second': Math.round((1000 * (await steps() - from)) / (performance.now() - start)), ...found });
   };
-  console.log('without a page:', await load());
+  const load = async (during) => {
+    const [program, ...parameters] = [...prefix, join(dirname(BINARY), 'attn-load'), '--url', server.url, '--model', 'seed-attention', '--sessions', String(decoding),
+      '--concurrency', String(decoding), '--prompt', '16', '--steps', '100', '--ops', 'inf', '--duration', '600', '--check', '0', '--quiet', '--id', 'load'];
+    const child = spawn(program, parameters, { stdio: 'ignore' });
+    const ended = new Promise((done) => child.on('exit', done));
+    await pause(2);
+    await during();
+    child.kill();
+    await ended;
+  };
+  const alone = () => load(() => rate('without a page', () => pause(seconds)));
+  await alone();
   const browser = await startBrowser();
   const one = await openPage(browser, server);
   await onWall(one.page, sessions - decoding);
-  console.log('with the page:', await load(async () => {
+  await load(async () => {
     await onWall(one.page, sessions);
-    const times = (await clickLines(one.page, idsOf(12, sessions - decoding))).sort((a, b) => a - b);
-    return { work: await one.at('work').textContent(), link: await one.at('link').textContent(),
-      'click to paint, ms': { median: Math.round(times[6]), most: Math.round(times.at(-1)) } };
-  }));
+    await rate('with the page', async () => {
+      await pause(seconds);
+      return { work: await one.at('work').textContent(), link: await one.at('link').textContent() };
+    });
+    await rate('while one clicks', async () => {
+      const times = (await clickLines(one.page, idsOf(12, sessions - decoding))).sort((x, y) => x - y);
+      return { 'click to paint, ms': { median: Math.round(times[6]), most: Math.round(times.at(-1)) } };
+    });
+  });
   if (one.complaints.length) console.log(one.complaints);
   await browser.close();
-  console.log('without a page:', await load());
+  await alone();
   await server.stop();
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [sessions = 2000, decoding = 200, seconds = 15] = process.argv.slice(2).map(Number);
-  await measure(sessions, decoding, seconds);
+  const isApart = process.argv.at(-1) === 'apart';
+  const [sessions = 2000, decoding = 200, seconds = 10] = process.argv.slice(2).map(Number).filter(Number.isFinite);
+  await measure(sessions, decoding, seconds, isApart);
 }

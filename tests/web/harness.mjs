@@ -30,8 +30,9 @@ export const SHAPE_FLAGS = ['--random', '1', '--default-model', 'stories', ...Ob
 })];
 
 /** A server of the test's own, on a free port or a given one. */
-export async function startServer({ port = 0, flags = [] } = {}) {
-  const child = spawn(BINARY, ['--port', String(port), '--threads', '2', '--kv-memory', '64MiB', '--log-level', 'error', ...flags], { stdio: ['ignore', 'pipe', 'inherit'] });
+export async function startServer({ port = 0, threads = 2, flags = [], prefix = [] } = {}) {
+  const [program, ...parameters] = [...prefix, BINARY, '--port', String(port), '--threads', String(threads), '--kv-memory', '64MiB', '--log-level', 'error', ...flags];
+  const child = spawn(program, parameters, { stdio: ['ignore', 'pipe', 'inherit'] });
   const url = await new Promise((done, fail) => {
     let text = '';
     child.stdout.on('data', (data) => {
