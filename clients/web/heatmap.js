@@ -11,7 +11,7 @@ let serial = 0;
  * @typedef {object} Picture
  * @property {number} rows
  * @property {number} columns
- * @property {ArrayLike<number>} bytes rows * columns; -1: masked, or not there yet
+ * @property {ArrayLike<number>} [bytes] rows * columns; -1: masked, or not there yet
  * @property {(row: number, column: number) => string} describe a cell, in words
  * @property {number} [firstRow] what the first row is called, for aria
  * @property {number} [firstColumn]
@@ -19,6 +19,7 @@ let serial = 0;
  * @property {number} [end] one behind the last of them
  * @property {number} [cellWidth] most CSS pixels a cell
  * @property {number} [height] CSS pixels of the whole
+ * @property {() => void} [draw] instead of painting bytes
  */
 export class Heatmap {
   /**
@@ -61,7 +62,8 @@ export class Heatmap {
     this.root.setAttribute('aria-colcount', String(columns));
     this.row = Math.min(this.row, Math.max(0, rows - 1));
     this.column = Math.min(this.column, Math.max(0, columns - 1));
-    paint(this.canvas, rows, columns, picture.bytes);
+    if (picture.draw) picture.draw();
+    else paint(this.canvas, rows, columns, picture.bytes);
     this.box.style.maxWidth = `${Math.max(1, columns) * (picture.cellWidth ?? 20)}px`;
     this.box.style.height = `${picture.height ?? Math.min(240, Math.max(16, rows * 6))}px`;
     const has = picture.newest !== undefined && columns > 0 && picture.end > picture.newest;

@@ -115,7 +115,7 @@ async function start() {
       el('main', {},
         el('p', { class: 'welcome', i18n: 'welcome', testid: 'welcome' }),
         ...needing(tokens(), cache(), heads()),
-        el('div', { class: 'pair' }, ...needing(inspector(), rope(), el('div', { class: 'stack' }, mask(), verify()), el('div', { class: 'stack' }, topTokens(), timeline()))),
+        el('div', { class: 'pair' }, ...needing(inspector(), rope(), el('div', { class: 'rest' }, el('div', { class: 'stack' }, mask(), verify()), el('div', { class: 'stack' }, topTokens(), timeline())))),
         drive(), lessons())),
     region, help);
   translate(document); // what the modules made before the language was there

@@ -96,7 +96,7 @@ function drawTimeline() {
   const steps = points.filter((one) => one.kind === 'step' && one.ms > 0);
   const largestMs = Math.max(1e-6, ...steps.map((one) => one.ms), ...(focus?.recomputed ?? []).map((one) => one.ms));
   const longest = Math.max(1, focus?.length ?? 1);
-  const n = Math.max(1, points.length);
+  const n = Math.max(24, points.length);
   context.lineWidth = 2;
   points.forEach((one, i) => {
     const x = (i * width) / n;

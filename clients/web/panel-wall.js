@@ -3,6 +3,7 @@ import { el, panel, select, setText, button } from './dom.js';
 import { t } from './i18n.js';
 import { bytes, count } from './format.js';
 import { chooseSession, focus } from './focus.js';
+import { overview } from './panel-overview.js';
 import { changed } from './sessions.js';
 import { state, subscribe, touch } from './state.js';
 
@@ -24,7 +25,7 @@ export function wall({ onNew }) {
   const order = select([['recent', 'wall.recent'], ['bytes', 'wall.bytes'], ['name', 'wall.name']], sort,
     (value) => { sort = value; touch('sessions'); }, { 'data-i18n-label': 'wall.sort', 'aria-label': t('wall.sort'), testid: 'wall-sort' });
   const { root } = panel('wall', 'wall.title', { controls: [button('wall.new', onNew, { testid: 'wall-new' })] },
-    el('div', { class: 'wall-tools' }, search, order), note, list);
+    overview(), el('div', { class: 'wall-tools' }, search, order), note, list);
   list.addEventListener('keydown', onKey);
   list.addEventListener('click', (event) => {
     const line = event.target.closest('[data-session]');
@@ -61,7 +62,8 @@ function makeLine(id) {
 }
 
 function updateLine(made, one, largest) {
-  const text = `${one.length} · ${bytes(one.kv_bytes)}${one.state === 'decode' && one.rate >= 1 ? ` · ${count(one.rate)}/s` : ''}`;
+  const doing = one.state === 'decode' && one.rate >= 1 ? `${count(one.rate)}/s` : one.state === 'prefill' ? one.progress : '';
+  const text = `${one.length} · ${bytes(one.kv_bytes)}${doing && ` · ${doing}`}`;
   const shown = `${one.state} ${text} ${largest}`;
   if (made.shown === shown) return;
   made.shown = shown;

@@ -4,6 +4,14 @@ import { state, touch } from './state.js';
 /** Sessions that changed since the wall was drawn. @type {Set<string>} */
 export const changed = new Set();
 
+/** Those that the overview has still to draw. @type {Set<string>} */
+export const moved = new Set();
+
+function note(id) {
+  changed.add(id);
+  moved.add(id);
+}
+
 /** Forks that this page makes to look at: nothing to show. @type {Set<string>} */
 export const unseen = new Set();
 
@@ -14,7 +22,7 @@ const ENDS = { deleted: 'deleted', expired: 'expired' };
 function row(id) {
   let found = state.sessions.get(id);
   if (!found) {
-    found = { session: id, model: '', length: 0, kv_bytes: 0, state: 'idle', rate: 0, touched: performance.now(), gone: null };
+    found = { session: id, model: '', length: 0, kv_bytes: 0, state: 'idle', rate: 0, progress: '', touched: performance.now(), gone: null };
     state.sessions.set(id, found);
   }
   return found;
@@ -27,11 +35,12 @@ function onHello(event) {
   const now = performance.now();
   for (const one of event.sessions) {
     greeted.add(one.session);
-    changed.add(one.session);
+    note(one.session);
     Object.assign(row(one.session), { ...one, gone: null, touched: now });
   }
   if (event.totals) state.totals = event.totals;
   if (event.more) return;
+  state.isGreeted = true;
   /* What was there before a cut and is not now has gone meanwhile. */
   for (const [id, one] of state.sessions) if (!greeted.has(id) && !one.gone) end(one, 'deleted');
 }
@@ -40,7 +49,7 @@ function end(one, reason) {
   one.gone = reason;
   one.state = reason;
   one.touched = performance.now();
-  changed.add(one.session);
+  note(one.session);
   touch('sessions');
 }
 
@@ -82,6 +91,7 @@ export function onSessionEvent(event) {
     one.state = 'decode';
   } else if (event.event === 'prefill') {
     one.state = event.processed < event.total ? 'prefill' : 'idle';
+    one.progress = `${event.processed}/${event.total}`;
   } else if (event.event === 'spilled') {
     one.state = 'spilled';
   } else {
@@ -92,7 +102,7 @@ export function onSessionEvent(event) {
   one.length = event.length;
   one.kv_bytes = event.kv_bytes;
   one.touched = now;
-  changed.add(one.session);
+  note(one.session);
   touch('sessions');
 }
 
@@ -103,12 +113,12 @@ setInterval(() => {
   for (const [id, one] of state.sessions) {
     if (one.gone && now - one.touched > GONE_FOR_MS) {
       state.sessions.delete(id);
-      changed.add(id);
+      note(id);
       any = true;
     } else if (!one.gone && (one.state === 'decode' || one.state === 'prefill') && now - one.touched > IDLE_AFTER_MS) {
       one.state = 'idle';
       one.rate = 0;
-      changed.add(id);
+      note(id);
       any = true;
     }
   }

@@ -6,7 +6,7 @@
 
 /**
  * @typedef {{session: string, model: string, length: number, kv_bytes: number, state: string,
- *   rate: number, touched: number, gone: string | null}} SessionRow
+ *   rate: number, progress: string, touched: number, gone: string | null}} SessionRow
  */
 
 export const state = {
@@ -15,6 +15,8 @@ export const state = {
   defaultModel: '',
   /** @type {Map<string, SessionRow>} */
   sessions: new Map(),
+  /** Whether all that were there at first are known. */
+  isGreeted: false,
   /** @type {any} totals of /sessions */
   totals: null,
   /** @type {any} the last stats event */

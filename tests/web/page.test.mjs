@@ -8,6 +8,7 @@ import heads from './heads.mjs';
 import numbers from './numbers.mjs';
 import robust from './robust.mjs';
 
+const KEYS = Object.keys(createRequire(import.meta.url)('../../clients/web/en.json')).filter((key) => key.includes('.'));
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 let server;
 let browser;
@@ -76,6 +77,7 @@ test('a prefill adds its columns at once, each step one', async () => {
   }
   assert.deepEqual(await one.page.evaluate(() => { window.observer.disconnect(); return window.lengths; }), [6, 7, 8, 9]);
   assert.equal(await data('cache-bytes', 'bytes'), String(2 * 1 * 2 * 8 * 4 * 9));
+  assert.match(await text('cache-bytes'), /^1\.13 KiB = 1152 B = .* 9 positions; pages: 2\.00 KiB/);
   assert.equal(await data('cache-bytes', 'pages'), String((await server.call('GET', '/sessions/grow')).kv.bytes));
   const picture = await readPicture(one.page, 'cache-k-0');
   assert.equal(picture.columns, 16); // a page, of which 9 are in use
@@ -107,6 +109,7 @@ test('numbers are those of the server, by mouse and by keyboard', async () => {
   const digits = (x) => String(Number(x.toPrecision(6)));
   for (let head = 0; head < 4; head++) {
     assert.ok(Math.abs(Number(await data(`sum-${head}`, 'sum')) - 1) <= 1e-5);
+    assert.match(await text(`sum-${head}`), /^Σ 1\.00000/);
     const grid = one.page.locator(`[data-testid="headrow-${head}"] [role=grid]`).first();
     await grid.focus();
     await one.page.keyboard.press('Home');
@@ -130,10 +133,13 @@ test('numbers are those of the server, by mouse and by keyboard', async () => {
 test('query heads stand under the KV head that they read', async () => {
   const under = (kv) => one.page.locator(`[data-testid="heads-kv-${kv}"] [data-head]`).evaluateAll((nodes) => nodes.map((node) => Number(node.dataset.head)));
   assert.deepEqual([await under(0), await under(1)], [[0, 1], [2, 3]]);
-  await one.page.locator('[data-testid="kv-group-1"] [role=grid]').first().focus();
-  await one.page.locator('[data-testid="heads-kv-1"] [role=grid]').first().focus();
-  const marked = await one.page.locator('.head.marked').evaluateAll((nodes) => nodes.map((node) => Number(node.dataset.head)));
-  assert.deepEqual(marked, [2, 3]);
+  const marked = () => one.page.locator('.head.marked').evaluateAll((nodes) => nodes.map((node) => Number(node.dataset.head)));
+  for (const [kv, wanted] of [[0, [0, 1]], [1, [2, 3]]]) {
+    await one.page.locator(`[data-testid="kv-group-${kv}"] [role=grid]`).first().focus(); // in the cache: marked are heads
+    assert.deepEqual(await marked(), wanted);
+    await one.page.locator(`[data-testid="heads-kv-${1 - kv}"] [role=grid]`).first().focus(); // and from heads, the lanes
+    assert.deepEqual(await one.page.locator('.lane-group.marked').evaluateAll((nodes) => nodes.map((node) => node.dataset.kv)), [String(1 - kv)]);
+  }
   await one.at('head-3').uncheck();
   await eventually(async () => String(await under(1)) === '2', 'only row 3 goes');
   assert.deepEqual(await under(0), [0, 1]);
@@ -146,22 +152,32 @@ test('the browser computes what the server computed, and notices a changed numbe
   const scores = await server.tensor('grow', 'blocks.0.attn.hook_attn_scores', '?q=8:9&heads=0');
   assert.ok(Math.abs(Number(await data('server-score', 'value')) - scores[0][0][0]) <= 1e-6);
   assert.ok(Math.abs(Number(await text('own-score')) - scores[0][0][0]) <= 1e-5);
-  const second = await openPage(browser, server);
-  await second.page.route('**/tensors/blocks.0.attn.hook_pattern?q=8%3A9', async (route) => {
-    const response = await route.fetch();
-    const body = await response.body();
-    const at = body.length - 4 * 9 * 4; // head 0, key 0
-    body.writeFloatLE(body.readFloatLE(at) + 1e-4, at);
-    await route.fulfill({ response, body });
-  });
-  await choose(second, 'grow', 9);
-  await eventually(async () => String(await allChecks(second.page, 'checks')) === 'true,false,false', 'crosses');
-  await second.context.close();
+  const weights = await server.tensor('grow', 'blocks.0.attn.hook_pattern', '?q=8:9&heads=0');
+  assert.ok(Math.abs(Number(await text('own-weight')) - weights[0][0][0]) <= 1e-6);
+  for (const [name, floats, change, wanted] of [['hook_pattern', 4 * 9, 1e-4, 'true,false,false'], ['hook_attn_scores', 9, 1e-3, 'false,false,true'],
+    ['hook_z', 8, 1e-3, 'true,true,false'], ['hook_rot_q', 8, 1e-2, 'false,true,true']]) {
+    const second = await openPage(browser, server);
+    await second.page.route(`**/tensors/blocks.0.attn.${name}?q=8%3A9*`, async (route) => {
+      const response = await route.fetch();
+      const body = await response.body();
+      const at = body.length - 4 * floats; // the first number of head 0
+      body.writeFloatLE(body.readFloatLE(at) + change, at);
+      await route.fulfill({ response, body });
+    });
+    await choose(second, 'grow', 9);
+    await eventually(async () => String(await allChecks(second.page, 'checks')) === wanted, `crosses for ${name}`);
+    await second.context.close();
+  }
 });
 
 test('RoPE turns pairs by the angle it shows', async () => {
   await eventually(async () => (await one.page.locator('[data-testid^="dial-"]').count()) === 4, 'four dials');
-  for (let i = 0; i < 4; i++) assert.ok(Math.abs(Number(await data(`dial-${i}`, 'angle')) - 8 * 10000 ** ((-2 * i) / 8)) < 1e-9);
+  for (let i = 0; i < 4; i++) {
+    const angle = 8 * 10000 ** ((-2 * i) / 8);
+    assert.ok(Math.abs(Number(await data(`dial-${i}`, 'angle')) - angle) < 1e-9);
+    const hand = (name) => one.page.locator(`[data-testid="dial-${i}"] line.${name}`).evaluate((line) => Math.atan2(-line.getAttribute('y2'), line.getAttribute('x2')));
+    assert.ok(Math.abs(Math.sin((await hand('after') - await hand('before') - angle) / 2)) < 1e-3, `the hands of pair ${i}`);
+  }
   assert.deepEqual(await allChecks(one.page, 'rope'), ['true', 'true', 'true']);
   const [, a, b] = /= ([-\d.e]+), .*= ([-\d.e]+)$/.exec(await text('rope-dots'));
   assert.ok(Math.abs(Number(a) - Number(b)) <= 1e-4);
@@ -282,6 +298,49 @@ test('no complaint so far', () => {
   assert.deepEqual(one.complaints.filter((line) => !known.test(line)), []);
 });
 
+test('the overview: a cell a session, as large as its memory, of the colour of what it does', async () => {
+  const own = await startServer();
+  for (let i = 0; i < 9; i++) await own.call('POST', '/prefill', { session: `cell-${i}`, model: 'seed-attention', inputs: rows(i === 4 ? 200 : 4), output: 'none' });
+  const page = await openPage(browser, own);
+  const grid = page.page.locator('[data-testid=overview-box] [role=grid]');
+  await grid.waitFor();
+  /** Of each cell, how many of its pixels have the colour. */
+  const painted = (name) => page.page.evaluate((variable) => {
+    const canvas = document.querySelector('[data-testid=overview]');
+    const context = canvas.getContext('2d');
+    const probe = document.createElement('canvas').getContext('2d');
+    probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+    probe.fillRect(0, 0, 1, 1);
+    const wanted = String(probe.getImageData(0, 0, 1, 1).data);
+    return Array.from({ length: 9 }, (_, i) => {
+      const { data } = context.getImageData(Math.round((i * canvas.width) / 9), 0, Math.round(canvas.width / 9), canvas.height);
+      let n = 0;
+      for (let at = 0; at < data.length; at += 4) n += Number(String(data.subarray(at, at + 4)) === wanted);
+      return n;
+    });
+  }, name);
+  await eventually(async () => { const found = await painted('--strong'); return found[4] > 50 && found.every((n, i) => i === 4 || (n > 0 && n < found[4] / 4)); }, 'areas by memory');
+  assert.equal(await page.page.locator('[data-testid=overview-box] .key[data-state=idle]').textContent(), 'idle 9');
+  const run = own.call('POST', '/decode', { session: 'cell-7', steps: 2000 });
+  await eventually(async () => { const found = await painted('--decode'); return found[7] > 0 && found.every((n, i) => i === 7 || n === 0); }, 'who decodes');
+  await run;
+  await grid.focus();
+  await page.page.keyboard.press('Home');
+  await page.page.keyboard.press('ArrowRight');
+  assert.equal(await text('overview-readout', page.page), 'cell-1: 4 positions, 2.00 KiB, idle');
+  await page.page.keyboard.press('Enter');
+  await cacheIs(page, 4);
+  await eventually(async () => { const found = await painted('--text'); return found[1] > 0 && found.every((n, i) => i === 1 || n === 0); }, 'the chosen one is framed');
+  const box = await page.at('overview').boundingBox();
+  await page.page.mouse.click(box.x + (4.5 * box.width) / 9, box.y + box.height / 2);
+  await cacheIs(page, 200);
+  await own.call('DELETE', '/sessions/cell-2');
+  await eventually(async () => (await painted('--strong'))[2] === 0, 'its cell is empty');
+  assert.deepEqual(page.complaints, []);
+  await page.context.close();
+  await own.stop();
+});
+
 test('looking changes nothing', async () => {
   const outputs = [];
   for (const session of ['seen', 'unseen']) {
@@ -308,7 +367,7 @@ test('accessible in both languages, light and dark', async () => {
     if (language === 'en') await page.at('language').click();
     await eventually(async () => (await p.evaluate(() => document.documentElement.lang)) === language, language);
     const visible = await p.evaluate(() => document.body.innerText);
-    assert.doesNotMatch(visible, /\b(bar|link|wall|cache|heads|tokens|inspector|rope|mask|drive|verify|lessons?|timeline|top)\.[a-z]+/);
+    assert.deepEqual(KEYS.filter((key) => visible.includes(key)), []);
     for (const colorScheme of ['light', 'dark']) {
       await p.emulateMedia({ colorScheme });
       assert.equal(await p.evaluate(() => document.getAnimations().length), 0);
@@ -333,22 +392,25 @@ test('by keyboard alone', async () => {
   const p = page.page;
   await p.locator('body').press('w');
   assert.equal(await p.evaluate(() => document.activeElement.dataset.testid), 'wall');
-  await p.locator('[data-testid=wall-sort]').selectOption('name');
-  await p.locator('[data-testid=wall-filter]').fill('grow');
+  await p.keyboard.press('Shift+Tab');
+  assert.equal(await p.evaluate(() => document.activeElement.dataset.testid), 'wall-sort');
+  await p.keyboard.press('Shift+Tab');
+  await p.keyboard.type('grow');
   await eventually(async () => (await p.locator('[data-testid=wall] [data-session]').count()) === 1, 'the filter');
-  await page.at('wall').focus();
+  await p.keyboard.press('Tab');
+  await p.keyboard.press('Tab');
   await p.keyboard.press('ArrowDown');
   await cacheIs(page, 9);
   await p.keyboard.press('g');
   assert.equal(await p.evaluate(() => document.activeElement.getAttribute('role')), 'grid');
+  await p.keyboard.press('Home');
   await p.keyboard.press('ArrowRight');
+  assert.match(await text('cache-readout', p), /^K of KV head 0, position 1 /);
   await p.keyboard.press('j');
   await eventually(async () => /7/.test(await text('query', p)), 'the query before');
   await p.keyboard.press(' ');
   await p.keyboard.press('3');
-  await p.evaluate(() => document.activeElement.blur());
-  await p.keyboard.press('1');
-  await eventually(async () => !(await page.at('head-0').isChecked()), 'head 0 is hidden');
+  await eventually(async () => !(await page.at('head-2').isChecked()), 'head 2 is hidden');
   await p.keyboard.press('l');
   await eventually(async () => (await p.evaluate(() => document.documentElement.lang)) === 'zh-CN', 'the language');
   await p.keyboard.press('?');

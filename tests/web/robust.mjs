@@ -77,16 +77,39 @@ export default function (given) {
     const lines = [
       { event: 'hello', seq: 0, sessions: [{ session: '<img src=x onerror=alert(1)>', model: '<b>m</b>', length: 2, kv_bytes: 1024, state: 'idle' }], more: false },
       { event: 'gap', seq: 1, dropped: 1904 },
-      { event: 'step', seq: 5, session: '<img src=x onerror=alert(1)>', model: '<b>m</b>', length: 3, kv_bytes: 1024, step: 0, position: 2 },
+      { event: 'prefill', seq: 2, session: 'partly', model: '<b>m</b>', length: 512, kv_bytes: 4096, processed: 512, total: 2048 },
+      { event: 'step', seq: 6, session: '<img src=x onerror=alert(1)>', model: '<b>m</b>', length: 3, kv_bytes: 1024, step: 0, position: 2 },
     ];
+    let mend;
+    const again = new Promise((done) => { mend = done; });
     const page = await openPage(browser, server, { expected: /./, async prepare(p) {
       let n = 0;
-      await p.route(/\/watch$/, (route) => (n++ ? null : route.fulfill({ contentType: 'application/x-ndjson', body: lines.map((one) => `${JSON.stringify(one)}\n`).join('') })));
+      await p.route(/\/watch$/, (route) => (n++ ? again.then(() => route.continue()) : route.fulfill({ contentType: 'application/x-ndjson', body: lines.map((one) => `${JSON.stringify(one)}\n`).join('') })));
     }, isLive: false });
     await page.page.locator('[data-session^="<img"]').waitFor();
     assert.equal(await page.page.locator('[data-session^="<img"] .line-name').textContent(), '<img src=x onerror=alert(1)>');
     assert.equal(await page.page.locator('img, nav b').count(), 0);
     assert.equal(await page.page.evaluate(() => window.__viz.state.dropped), 1907);
+    await eventually(async () => /512 · 4\.00 KiB · 512\/2048$/.test(await page.page.locator('[data-session=partly] .line-numbers').textContent()), 'how far a prefill is');
+    mend();
+    await live(page);
+    assert.match(await page.at('link').textContent(), /1,907 events lost/);
+    /* Steps of the chosen session whose tensors this page was too slow for. */
+    await server.call('POST', '/prefill', { session: 'bare', inputs: rows(3), model: 'seed-attention' });
+    const step = (n, more) => ({ event: 'step', seq: 1 + n, session: 'bare', model: 'seed-attention', length: 4 + n, kv_bytes: 2048, step: n, position: 3 + n, ...more });
+    const steps = [{ event: 'hello', seq: 0, sessions: [{ session: 'bare', model: 'seed-attention', length: 3, kv_bytes: 2048, state: 'idle' }], more: false }, step(0, { dropped: 1 }), step(1, { dropped: 1 }), step(2)];
+    let n = 0;
+    await page.page.route(/\/watch\?session=bare/, async (route) => {
+      if (n++) return route.continue();
+      await server.call('POST', '/decode', { session: 'bare', steps: 3 });
+      await route.fulfill({ contentType: 'application/x-ndjson', body: steps.map((one) => `${JSON.stringify(one)}\n`).join('') });
+    });
+    await choose(page, 'bare', 6);
+    await live(page);
+    await eventually(async () => /2 steps without their pictures, fetched afterwards/.test(await page.at('link').textContent()), 'it says so');
+    const weights = await server.tensor('bare', 'blocks.0.attn.hook_pattern', '?dtype=U8');
+    await eventually(() => page.page.evaluate(() => window.__viz.focus.history.length === 6), 'and they are fetched');
+    for (let q = 0; q < 6; q++) assert.deepEqual(await page.page.evaluate((at) => Array.from({ length: at + 1 }, (_, k) => window.__viz.cellByte(1, at, k)), q), weights[1][q].slice(0, q + 1));
     noExceptions(page);
     await page.context.close();
   });

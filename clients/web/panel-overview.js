@@ -1,0 +1,172 @@
+// The overview: every session a cell, however many there are. Its area is memory, its colour what it
+// does. Those there at first are in the order of their names; a cell keeps its place while its session
+// lives, so that the eye finds it again.
+import { bytes, count } from './format.js';
+import { el, setText } from './dom.js';
+import { chooseSession, focus } from './focus.js';
+import { Heatmap } from './heatmap.js';
+import { t } from './i18n.js';
+import { moved } from './sessions.js';
+import { state, subscribe, touch } from './state.js';
+
+/** Pixels a cell, its gap among them: the largest with which all fit into the height. */
+const SIZES = [18, 14, 11, 9, 7, 6, 5, 4];
+const HEIGHT = 150;
+const SHOWN_STATES = ['decode', 'prefill', 'idle'];
+const COLORS = { decode: '--decode', prefill: '--prefill', idle: '--strong', spilled: '--muted' };
+
+/** Cells by number: ids, and null where a session has gone. @type {(string | null)[]} */
+let ids = [];
+/** @type {Map<string, number>} */
+let places = new Map();
+/** @type {number[]} */
+let free = [];
+/** What each cell shows, of SHOWN_STATES; '' for others. @type {string[]} */
+let doing = [];
+const counts = { decode: 0, prefill: 0, idle: 0 };
+let largest = 1;
+let width = 0;
+let layout = '';
+let look = '';
+let colors = {};
+let chosen = -1;
+/** Redraws all: language, theme, another layout. */
+let isStale = true;
+
+const readout = el('p', { class: 'readout', testid: 'overview-readout' });
+const keys = Object.fromEntries(SHOWN_STATES.map((name) => [name, el('span', { class: 'key', data: { state: name } })]));
+const legend = el('p', { class: 'note legend' }, el('span', { i18n: 'overview.area' }), ...Object.values(keys));
+const map = new Heatmap({ label: '', testid: 'overview', readout, onChoose: (row, column) => choose(row * map.picture.columns + column) });
+const root = el('div', { class: 'overview', hidden: true, testid: 'overview-box' }, el('div', { class: 'overview-map' }, map.root), readout, legend);
+
+export function overview() {
+  new ResizeObserver(([entry]) => {
+    width = Math.floor(entry.contentRect.width);
+    isStale = true;
+    touch('sessions');
+  }).observe(root);
+  for (const query of ['(prefers-color-scheme: dark)', '(forced-colors: active)']) matchMedia(query).addEventListener('change', () => touch('theme'));
+  subscribe(['sessions', 'focus', 'theme', 'lang'], render);
+  return root;
+}
+
+const choose = (at) => ids[at] && chooseSession(ids[at]);
+
+function describe(row, column) {
+  const one = state.sessions.get(ids[row * map.picture.columns + column] ?? '');
+  return one ? t('overview.cell', { session: one.session, state: t(`state.${one.state}`), length: count(one.length), bytes: bytes(one.kv_bytes) }) : t('overview.none');
+}
+
+function place(id) {
+  const at = free.pop() ?? ids.length;
+  ids[at] = id;
+  doing[at] = '';
+  places.set(id, at);
+}
+
+function note(at, name) {
+  if (doing[at] in counts) counts[doing[at]]--;
+  if (name in counts) counts[name]++;
+  doing[at] = name;
+}
+
+const byName = new Intl.Collator('en', { numeric: true }).compare;
+
+/* Most have gone: those that are left move together. */
+function compact() {
+  ids = ids.filter((id) => id !== null);
+  places = new Map(ids.map((id, at) => [id, at]));
+  doing = ids.map((id) => state.sessions.get(id).state);
+  free = [];
+  isStale = true;
+}
+
+function render(topics) {
+  if (topics.has('theme') || topics.has('lang')) isStale = true;
+  if (!state.isGreeted) return;
+  const cells = new Set();
+  for (const id of [...moved].filter((one) => state.sessions.has(one) && !places.has(one)).sort(byName)) place(id);
+  for (const id of moved) {
+    const one = state.sessions.get(id);
+    const at = places.get(id);
+    if (at === undefined) continue;
+    cells.add(at);
+    note(at, one?.state ?? '');
+    if (one) {
+      /* By powers of two, so that one session's growth seldom changes all. */
+      while (one.kv_bytes > largest) {
+        largest *= 2;
+        isStale = true;
+      }
+      continue;
+    }
+    places.delete(id);
+    ids[at] = null;
+    free.push(at);
+  }
+  moved.clear();
+  if (free.length > 32 && 2 * free.length > ids.length) compact();
+  root.hidden = !places.size;
+  if (!places.size || !width) return;
+  const now = focus ? places.get(focus.session) ?? -1 : -1;
+  if (now !== chosen) cells.add(now).add(chosen);
+  chosen = now;
+  show(cells);
+  for (const [name, node] of Object.entries(keys)) setText(node, `${t(`state.${name}`)} ${count(counts[name])}`);
+}
+
+/* Lays out anew if the number of cells or the width ask for that, and draws what changed. */
+function show(cells) {
+  const size = SIZES.find((one) => Math.ceil(ids.length / Math.floor(width / one)) * one <= HEIGHT) ?? SIZES.at(-1);
+  const columns = Math.min(ids.length, Math.floor(width / size));
+  const rows = Math.ceil(ids.length / columns);
+  const ratio = window.devicePixelRatio || 1;
+  const wanted = [size, columns, rows, ratio].join();
+  const { canvas } = map;
+  const draw = () => {
+    if (wanted !== layout) {
+      layout = wanted;
+      canvas.width = Math.round(columns * size * ratio);
+      canvas.height = Math.round(rows * size * ratio);
+      isStale = true;
+    }
+    const context = canvas.getContext('2d');
+    context.setTransform(canvas.width / (columns * size), 0, 0, canvas.height / (rows * size), 0, 0);
+    if (isStale) {
+      const style = getComputedStyle(document.documentElement);
+      colors = Object.fromEntries([...new Set(Object.values(COLORS)), '--text', '--hatch-a'].map((name) => [name, style.getPropertyValue(name).trim()]));
+      context.clearRect(0, 0, columns * size, rows * size);
+    }
+    for (const at of isStale ? ids.keys() : cells) if (at >= 0 && at < ids.length) drawCell(context, at, size, columns);
+    isStale = false;
+  };
+  const labelled = `${document.documentElement.lang} ${wanted}`;
+  if (labelled === look) return draw();
+  look = labelled;
+  map.label = t('overview.label');
+  map.set({ rows, columns, draw, describe, cellWidth: size, height: rows * size });
+}
+
+function drawCell(context, at, size, columns) {
+  const x = (at % columns) * size;
+  const y = Math.floor(at / columns) * size;
+  const one = state.sessions.get(ids[at] ?? '');
+  const inner = size - 1;
+  context.clearRect(x, y, size, size);
+  if (!one) return;
+  const color = colors[COLORS[one.state] ?? '--muted'];
+  /* Who is at work has a frame: not by colour alone. */
+  const isBusy = one.state === 'decode' || one.state === 'prefill';
+  context.fillStyle = colors['--hatch-a'];
+  context.fillRect(x, y, inner, inner);
+  context.fillStyle = color;
+  const side = Math.max(1.5, (inner - (size > 5 ? 2 : 0)) * Math.sqrt(one.kv_bytes / largest));
+  const from = (inner - side) / 2;
+  if (one.gone) context.fillRect(x, y + inner / 2 - 0.5, inner, 1);
+  else context.fillRect(x + from, y + from, side, side);
+  if (at !== chosen && !isBusy) return;
+  context.strokeStyle = at === chosen ? colors['--text'] : color;
+  context.lineWidth = at === chosen ? 2 : 1;
+  const half = context.lineWidth / 2;
+  context.strokeRect(x + half, y + half, inner - 2 * half, inner - 2 * half);
+}
