@@ -165,7 +165,8 @@ static void read_blocks(const void *const *blocks, size_t n, size_t bytes)
 /* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
  * then the last pages row by row, since each row ends at another key. */
 static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
-                        uint64_t first_key, const void *const *kv, const float *weights, float *o)
+                        uint64_t first_key, const void *const *kv, const void *const *ahead,
+                        const float *weights, float *o)
 {
     const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
     const attn_dtype dtype = q->session->kv_dtype;
@@ -173,14 +174,16 @@ static void mix_segment(const attn_attention *a, const attn_queries *q, const bl
     for (size_t p = 0, n; p < common; p += n) {
         n = common - p < STEP_PAGES ? common - p : STEP_PAGES;
         a->kernels->mix[dtype](m, n * ATTN_PAGE_POSITIONS, head_dim,
-                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p, o);
+                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p, ahead + p,
+                               o);
     }
     for (size_t row = 0; row < b->n_rows; row++) {
         size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads, count;
         for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += count) {
             count = n - key < ATTN_MIX_KEYS ? n - key : ATTN_MIX_KEYS;
             a->kernels->mix[dtype](b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
-                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS, o + r * head_dim);
+                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS,
+                                   ahead + key / ATTN_PAGE_POSITIONS, o + r * head_dim);
         }
     }
 }
@@ -196,10 +199,14 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
     const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
     const attn_dtype dtype = q->session->kv_dtype;
-    const void *kv[SEGMENT_PAGES];
-    for (size_t p = 0; p < n_pages; p++)
-        kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
-                                   b->kv_head);
+    const void *kv[SEGMENT_PAGES], *ahead[SEGMENT_PAGES];
+    for (size_t p = 0; p < n_pages; p++) {
+        const uint64_t key = first_key + p * ATTN_PAGE_POSITIONS, next = key + ATTN_SEGMENT;
+        kv[p] = attn_session_block(q->session, key, a->layer, b->kv_head);
+        ahead[p] = next < block_keys(a, b)
+                       ? attn_session_block(q->session, next, a->layer, b->kv_head)
+                       : kv[p];
+    }
     for (size_t row = 0; row < b->n_rows; row++)
         memcpy(s->q + row * b->n_heads * head_dim,
                q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
@@ -209,7 +216,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
             read_blocks(kv + p, n_pages - p < READ_STREAMS ? n_pages - p : READ_STREAMS,
                         attn_block_bytes(dtype, head_dim));
         n = n_pages - p < STEP_PAGES ? n_pages - p : STEP_PAGES;
-        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, n,
+        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, ahead + p, n,
                                   s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
     }
     for (size_t r = 0; r < m; r++) {
@@ -220,7 +227,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
             q->overflow[b->first_row + row] = true;
     }
     memset(out->o, 0, m * head_dim * sizeof *out->o);
-    mix_segment(a, q, b, first_key, kv, s->scores, out->o);
+    mix_segment(a, q, b, first_key, kv, ahead, s->scores, out->o);
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */
@@ -388,7 +395,7 @@ void attn_attention_look(const attn_attention *a, const attn_model *model, size_
             for (size_t i = 0; i < n_pages; i++)
                 kv[i] = attn_session_block(session, first + (p + i) * ATTN_PAGE_POSITIONS, layer,
                                            kv_head);
-            a->kernels->scores[session->kv_dtype](1, c->head_dim, model->score_scale, q, kv,
+            a->kernels->scores[session->kv_dtype](1, c->head_dim, model->score_scale, q, kv, kv,
                                                   n_pages, s + p * ATTN_PAGE_POSITIONS,
                                                   ATTN_SEGMENT);
         }

@@ -104,15 +104,30 @@ INLINE v16 v16_negative_abs(v16 a)
     return (v16){_mm256_or_ps(a.low, sign), _mm256_or_ps(a.high, sign)};
 }
 
-INLINE __m256 widen_bf16(const uint16_t *p)
-{
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
-
+/* The even elements, then the odd ones: the halves of 32-bit lanes are widened in place. */
 INLINE v16 v16_load_bf16(const uint16_t *p)
 {
-    return (v16){widen_bf16(p), widen_bf16(p + 8)};
+    __m256i pairs = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i odd = _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u));
+    return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)), _mm256_castsi256_ps(odd)};
+}
+
+INLINE __m256 middle_swapped(__m256 a)
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xd8));
+}
+
+INLINE v16 v16_bf16_order(v16 a)
+{
+    return (v16){middle_swapped(_mm256_shuffle_ps(a.low, a.high, 0x88)),
+                 middle_swapped(_mm256_shuffle_ps(a.low, a.high, 0xdd))};
+}
+
+INLINE v16 v16_from_bf16_order(v16 a)
+{
+    __m256 first = _mm256_unpacklo_ps(a.low, a.high), second = _mm256_unpackhi_ps(a.low, a.high);
+    return (v16){_mm256_permute2f128_ps(first, second, 0x20),
+                 _mm256_permute2f128_ps(first, second, 0x31)};
 }
 
 INLINE v16 v16_load_f16(const uint16_t *p)

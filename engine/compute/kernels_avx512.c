@@ -84,6 +84,16 @@ INLINE v16 v16_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+INLINE v16 v16_bf16_order(v16 a)
+{
+    return a;
+}
+
+INLINE v16 v16_from_bf16_order(v16 a)
+{
+    return a;
+}
+
 INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));

@@ -118,14 +118,17 @@ static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, co
 
 #define SCALAR_CACHE(suffix, dtype)                                                            \
     static void scalar_scores_##suffix(size_t m, size_t head_dim, float scale, const float *q, \
-                                       const void *const *blocks, size_t n_pages, float *s,    \
-                                       size_t lds)                                             \
+                                       const void *const *blocks, const void *const *ahead,    \
+                                       size_t n_pages, float *s, size_t lds)                   \
     {                                                                                          \
+        (void)ahead;                                                                           \
         scores(dtype, m, head_dim, scale, q, blocks, n_pages, s, lds);                         \
     }                                                                                          \
     static void scalar_mix_##suffix(size_t m, size_t n, size_t head_dim, const float *p,       \
-                                    size_t ldp, const void *const *blocks, float *o)           \
+                                    size_t ldp, const void *const *blocks,                     \
+                                    const void *const *ahead, float *o)                        \
     {                                                                                          \
+        (void)ahead;                                                                           \
         mix(dtype, m, n, head_dim, p, ldp, blocks, o);                                         \
     }
 SCALAR_CACHE(f32, ATTN_F32)

@@ -5,7 +5,8 @@
  *   the others read as 0), v16_add, v16_mul, v16_sub, v16_fma, v16_max (a > b ? a : b),
  *   v16_first (lanes < n of a, the others of b), v16_select_at_least (a where x >= least, else b),
  *   v16_exp2_scale (adds the integer in the low bits of n to the exponent of e), v16_halves (the
- *   lanes 0-7 and 8-15), v16_load_bf16, v16_load_f16 and v16_load_i8 (16 elements, widened),
+ *   lanes 0-7 and 8-15), v16_load_bf16, v16_load_f16 and v16_load_i8 (16 elements, widened; those
+ *   of bf16 in an order of their own, which v16_bf16_order gives and v16_from_bf16_order undoes),
  *   v16_div, v16_negative_abs;
  *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows;
  *   FETCH_ROWS: from so many rows on a tile computes longer than its weights take to be fetched.
@@ -21,7 +22,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* 16 elements of a right-hand matrix, the first of them number `at`. */
+/* 16 elements of a right-hand matrix, the first of them number `at`, in the dtype's order. */
 ALWAYS_INLINE v16 load_right(const attn_dtype dtype, const void *w, size_t at)
 {
     switch (dtype) {
@@ -44,42 +45,48 @@ typedef struct tile_call {
     size_t ldw;
     float *y; /* vector v of row r goes to y + r * ldy + 16 v */
     size_t ldy;
-    /* Weights that are fetched meanwhile: a line for each of the k inputs. */
-    const char *ahead;
+    /* What is fetched meanwhile: from ahead[v] + i * ahead_step a line at input i. */
+    const char *ahead[TILE_MAX_VECTORS];
     size_t ahead_step;
 } tile_call;
 
-/* A register tile: R rows by NV vectors of outputs. Every output runs over k in order. */
-ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const bool fetch,
+/* A register tile: R rows by NV vectors of outputs. Every output runs over k in order. At each input
+ * that is a multiple of `fetch` (0: at none) lines are fetched. */
+ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const size_t fetch,
                         const tile_call *t, v16 acc[][TILE_MAX_VECTORS])
 {
     const size_t k = t->k, ldx = t->ldx, ldw = t->ldw;
     const float *x = t->x;
     for (size_t i = 0; i < k; i++) {
-        if (fetch)
-            __builtin_prefetch(t->ahead + i * t->ahead_step, 0, 3);
-        v16 right[TILE_MAX_VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < NV; v++)
-            right[v] = load_right(dtype, t->w[v], i * ldw);
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++) {
-            v16 left = v16_set1(x[(size_t)r * ldx + i]);
+        if (fetch != 0 && i % fetch == 0) {
 #pragma GCC unroll 8
             for (int v = 0; v < NV; v++)
-                acc[r][v] = v16_fma(left, right[v], acc[r][v]);
+                __builtin_prefetch(t->ahead[v] + i * t->ahead_step, 0, 3);
+        }
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) {
+            const v16 right = load_right(dtype, t->w[v], i * ldw);
+            const float *left = x + i;
+            /* Kept for all vectors, three rows' values would push a sum out of the registers. */
+            if (R == 3 && dtype != ATTN_F32)
+                __asm__ volatile("" : "+r"(left));
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++)
+                acc[r][v] = v16_fma(v16_set1(left[(size_t)r * ldx]), right, acc[r][v]);
         }
     }
 }
 
-ALWAYS_INLINE void load_tile(const int R, const int NV, const tile_call *t,
+ALWAYS_INLINE void load_tile(const int R, const int NV, const attn_dtype dtype, const tile_call *t,
                              v16 acc[][TILE_MAX_VECTORS])
 {
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++)
-            acc[r][v] = v16_load(t->y + (size_t)r * t->ldy + 16 * (size_t)v);
+        for (int v = 0; v < NV; v++) {
+            v16 sums = v16_load(t->y + (size_t)r * t->ldy + 16 * (size_t)v);
+            acc[r][v] = dtype == ATTN_BF16 ? v16_bf16_order(sums) : sums;
+        }
     }
 }
 
@@ -93,14 +100,16 @@ ALWAYS_INLINE void zero_tile(const int R, const int NV, v16 acc[][TILE_MAX_VECTO
     }
 }
 
-ALWAYS_INLINE void store_tile(const int R, const int NV, const tile_call *t,
+ALWAYS_INLINE void store_tile(const int R, const int NV, const attn_dtype dtype, const tile_call *t,
                               v16 acc[][TILE_MAX_VECTORS])
 {
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; v++)
-            v16_store(t->y + (size_t)r * t->ldy + 16 * (size_t)v, acc[r][v]);
+        for (int v = 0; v < NV; v++) {
+            v16 sums = dtype == ATTN_BF16 ? v16_from_bf16_order(acc[r][v]) : acc[r][v];
+            v16_store(t->y + (size_t)r * t->ldy + 16 * (size_t)v, sums);
+        }
     }
 }
 
@@ -174,8 +183,8 @@ ALWAYS_INLINE void run_sums(const int R, const int NV, const attn_dtype dtype, b
     if (first || dtype == ATTN_Q8)
         zero_tile(R, NV, acc);
     else
-        load_tile(R, NV, t, acc);
-    tile(R, NV, dtype, R >= FETCH_ROWS, t, acc);
+        load_tile(R, NV, dtype, t, acc);
+    tile(R, NV, dtype, R >= FETCH_ROWS ? 1 : 0, t, acc);
 #pragma GCC unroll 8
     for (int v = 0; dtype == ATTN_Q8 && v < NV; v++) {
         v16 scale = v16_load(scales[v]);
@@ -185,7 +194,7 @@ ALWAYS_INLINE void run_sums(const int R, const int NV, const attn_dtype dtype, b
             acc[r][v] = v16_fma(acc[r][v], scale, first ? v16_zero() : v16_load(y));
         }
     }
-    store_tile(R, NV, t, acc);
+    store_tile(R, NV, dtype, t, acc);
 }
 
 /* Bytes from one block of `inputs` inputs of a panel to the next. */
@@ -197,7 +206,8 @@ ALWAYS_INLINE size_t block_bytes(const attn_dtype dtype, size_t inputs)
 /* Outputs [0, n) of R rows for one block of inputs, whose weights begin at `block` in the first of
  * the panels. */
 ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, tile_call *t,
-                             const char *block, size_t panel_bytes, size_t n, float *y)
+                             const char *block, size_t panel_bytes, size_t n, const char *ahead,
+                             float *y)
 {
     const int NV = TILE_VECTORS(R);
     const size_t width = 16 * (size_t)NV, ldy = t->ldy;
@@ -212,6 +222,8 @@ ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, ti
             at %= ATTN_PANEL;
             scales[v] = (const float *)(const void *)from + at;
             t->w[v] = from + block_bytes(dtype, 0) + at * attn_dtype_size(dtype);
+            t->ahead[v] = ahead;
+            ahead += t->k * t->ahead_step;
         }
         t->y = y + c;
         if (columns < 16) {
@@ -227,7 +239,6 @@ ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, ti
             copy_columns((size_t)R, columns, partial, 16, y + c, ldy);
             t->ldy = ldy;
         }
-        t->ahead += t->k * t->ahead_step;
     }
 }
 
@@ -252,8 +263,8 @@ ALWAYS_INLINE void run_matmul(const attn_dtype dtype, size_t m, size_t n, size_t
             for (size_t r = 0, rows; r < m; r += rows) {
                 rows = tile_rows(m - r);
                 t.x = x + r * ldx + i;
-                t.ahead = block + bytes + r * bytes / m;
-#define RUN(R) run_block(R, dtype, i == 0, &t, block, panel_bytes, columns, y + r * ldy + c)
+                const char *ahead = block + bytes + r * bytes / m;
+#define RUN(R) run_block(R, dtype, i == 0, &t, block, panel_bytes, columns, ahead, y + r * ldy + c)
                 FOR_ROWS(rows, RUN)
 #undef RUN
             }
@@ -274,6 +285,12 @@ SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
 SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
 SIMD_MATMUL(simd_matmul_q8, ATTN_Q8)
 
+/* Few vectors of a narrow cache are computed at the pace at which memory comes: at every fourth input
+ * a line of each page ahead is fetched. f32 is computed faster, so more of its time is spent waiting
+ * whatever is fetched when. */
+#define BLOCK_FETCH(R, dtype) ((R) < 4 && (dtype) != ATTN_F32 ? 4 : 0)
+#define BLOCK_FETCH_STEP 16
+
 /* Scores of R query vectors with NV pages. */
 ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, float scale,
                              const tile_call *t)
@@ -281,7 +298,7 @@ ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, 
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
     const v16 factor = v16_set1(scale);
     zero_tile(R, NV, acc);
-    tile(R, NV, dtype, false, t, acc);
+    tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
 #pragma GCC unroll 8
     for (int v = 0; v < NV; v++) {
         v16 key_scales = factor;
@@ -294,17 +311,20 @@ ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, 
             acc[r][v] = v16_mul(acc[r][v], factor);
         }
     }
-    store_tile(R, NV, t, acc);
+    store_tile(R, NV, dtype, t, acc);
 }
 
 ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, tile_call *t,
-                              const void *const *blocks, size_t n_pages, float *s)
+                              const void *const *blocks, const void *const *ahead, size_t n_pages,
+                              float *s)
 {
     const int NV = TILE_VECTORS(R);
     for (size_t p = 0, n; p < n_pages; p += n) {
         n = p + (size_t)NV <= n_pages ? (size_t)NV : 1;
-        for (size_t v = 0; v < n; v++)
+        for (size_t v = 0; v < n; v++) {
             t->w[v] = blocks[p + v];
+            t->ahead[v] = ahead[p + v];
+        }
         t->y = s + 16 * p;
         if (n == (size_t)NV)
             run_pages(R, NV, dtype, scale, t);
@@ -313,21 +333,29 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
     }
 }
 
-#define SIMD_SCORES(name, dtype)                                                      \
-    static void name(size_t m, size_t head_dim, float scale, const float *q,          \
-                     const void *const *blocks, size_t n_pages, float *s, size_t lds) \
-    {                                                                                 \
-        tile_call t = {.k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds};        \
-        for (size_t r = 0, rows; r < m; r += rows) {                                  \
-            rows = tile_rows(m - r);                                                  \
-            t.x = q + r * head_dim;                                                   \
-            FOR_ROWS(rows, RUN_SCORES_##dtype)                                        \
-        }                                                                             \
+#define SIMD_SCORES(name, dtype)                                                          \
+    static void name(size_t m, size_t head_dim, float scale, const float *q,              \
+                     const void *const *blocks, const void *const *ahead, size_t n_pages, \
+                     float *s, size_t lds)                                                \
+    {                                                                                     \
+        tile_call t = {.k = head_dim,                                                     \
+                       .ldx = head_dim,                                                   \
+                       .ldw = 16,                                                         \
+                       .ldy = lds,                                                        \
+                       .ahead_step = BLOCK_FETCH_STEP};                                   \
+        for (size_t r = 0, rows; r < m; r += rows) {                                      \
+            rows = tile_rows(m - r);                                                      \
+            t.x = q + r * head_dim;                                                       \
+            FOR_ROWS(rows, RUN_SCORES_##dtype)                                            \
+        }                                                                                 \
     }
-#define RUN_SCORES_ATTN_F32(R) run_scores(R, ATTN_F32, scale, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_BF16(R) run_scores(R, ATTN_BF16, scale, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_F16(R) run_scores(R, ATTN_F16, scale, &t, blocks, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_Q8(R) run_scores(R, ATTN_Q8, scale, &t, blocks, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F32(R) \
+    run_scores(R, ATTN_F32, scale, &t, blocks, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_BF16(R) \
+    run_scores(R, ATTN_BF16, scale, &t, blocks, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F16(R) \
+    run_scores(R, ATTN_F16, scale, &t, blocks, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_Q8(R) run_scores(R, ATTN_Q8, scale, &t, blocks, ahead, n_pages, s + r * lds)
 SIMD_SCORES(simd_scores_f32, ATTN_F32)
 SIMD_SCORES(simd_scores_bf16, ATTN_BF16)
 SIMD_SCORES(simd_scores_f16, ATTN_F16)
@@ -350,6 +378,12 @@ ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
     return (16 * head_dim - column - 16) / head_dim + 1;
 }
 
+ALWAYS_INLINE void store_widened(const attn_dtype dtype, const void *w, size_t at, float *to)
+{
+    v16 x = load_right(dtype, w, at);
+    v16_store(to, dtype == ATTN_BF16 ? v16_from_bf16_order(x) : x);
+}
+
 /* The last columns of a page's first n values, widened. */
 ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t n,
                               const void *values, float *tail)
@@ -359,11 +393,11 @@ ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t co
         _Alignas(64) char elements[16 * sizeof(float)] = {0};
         const size_t at = row * head_dim + column;
         if (row < readable_rows(head_dim, column)) {
-            v16_store(tail + 16 * row, load_right(dtype, values, at));
+            store_widened(dtype, values, at, tail + 16 * row);
             continue;
         }
         __builtin_memcpy(elements, (const char *)values + at * size, (head_dim - column) * size);
-        v16_store(tail + 16 * row, load_right(dtype, elements, 0));
+        store_widened(dtype, elements, 0, tail + 16 * row);
     }
 }
 
@@ -379,9 +413,9 @@ static void mix_rows(size_t m, size_t k, const float *p, size_t ldp, const float
 #define RUN(R)                                \
     do {                                      \
         v16 acc[TILE_ROWS][TILE_MAX_VECTORS]; \
-        load_tile(R, 1, &t, acc);             \
-        tile(R, 1, ATTN_F32, false, &t, acc); \
-        store_tile(R, 1, &t, acc);            \
+        load_tile(R, 1, ATTN_F32, &t, acc);   \
+        tile(R, 1, ATTN_F32, 0, &t, acc);     \
+        store_tile(R, 1, ATTN_F32, &t, acc);  \
     } while (0)
         FOR_ROWS(rows, RUN)
 #undef RUN
@@ -426,48 +460,53 @@ ALWAYS_INLINE void mix_tail(const attn_dtype dtype, size_t m, size_t n, size_t h
 
 /* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */
 ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, tile_call *t,
-                            size_t n, size_t column, const void *const *blocks)
+                            size_t n, size_t column, const void *const *blocks,
+                            const void *const *ahead)
 {
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
     const float *x = t->x;
-    load_tile(R, NV, t, acc);
+    load_tile(R, NV, dtype, t, acc);
     for (size_t key = 0; key < n; key += 16) {
         t->k = n - key < 16 ? n - key : 16;
         t->x = x + key;
         for (int v = 0; v < NV; v++) {
             size_t at = (column + 16 * (size_t)v) * attn_dtype_size(dtype);
             t->w[v] = (const char *)attn_block_v(dtype, t->ldw, blocks[key / 16]) + at;
+            t->ahead[v] = (const char *)attn_block_v(dtype, t->ldw, ahead[key / 16]) +
+                          (column + 16 * (size_t)v) * BLOCK_FETCH_STEP;
         }
-        tile(R, NV, dtype, false, t, acc);
+        tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
     }
     t->x = x;
-    store_tile(R, NV, t, acc);
+    store_tile(R, NV, dtype, t, acc);
 }
 
 ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, size_t n,
-                           size_t head_dim, const void *const *blocks, float *o)
+                           size_t head_dim, const void *const *blocks, const void *const *ahead,
+                           float *o)
 {
     const int NV = TILE_VECTORS(R);
     for (size_t c = 0, columns; c + 16 <= head_dim; c += columns) {
         columns = c + 16 * (size_t)NV <= head_dim ? 16 * (size_t)NV : 16;
         t->y = o + c;
         if (columns == 16 * (size_t)NV)
-            mix_tile(R, NV, dtype, t, n, c, blocks);
+            mix_tile(R, NV, dtype, t, n, c, blocks, ahead);
         else
-            mix_tile(R, 1, dtype, t, n, c, blocks);
+            mix_tile(R, 1, dtype, t, n, c, blocks, ahead);
     }
 }
 
 #define SIMD_MIX(name, dtype)                                                                \
     static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,        \
-                     const void *const *blocks, float *o)                                    \
+                     const void *const *blocks, const void *const *ahead, float *o)          \
     {                                                                                        \
         float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                      \
         for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                         \
             scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                      \
                           attn_block_scales(head_dim, blocks[key / 16]) + 16, weights + key, \
                           ATTN_MIX_KEYS);                                                    \
-        tile_call t = {.ldx = ldp, .ldw = head_dim, .ldy = head_dim};                        \
+        tile_call t = {                                                                      \
+            .ldx = ldp, .ldw = head_dim, .ldy = head_dim, .ahead_step = BLOCK_FETCH_STEP};   \
         if (dtype == ATTN_Q8) {                                                              \
             p = weights;                                                                     \
             t.ldx = ATTN_MIX_KEYS;                                                           \
@@ -480,7 +519,7 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
         if (head_dim % 16 != 0)                                                              \
             mix_tail(dtype, m, n, head_dim, head_dim & ~(size_t)15, p, t.ldx, blocks, o);    \
     }
-#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, o + r * head_dim)
+#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, ahead, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
 #define RUN_MIX_ATTN_BF16(R) RUN_MIX(R, ATTN_BF16)
 #define RUN_MIX_ATTN_F16(R) RUN_MIX(R, ATTN_F16)
