@@ -151,9 +151,8 @@ static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
-/* Reads through some blocks, side by side. Decode waits for memory more than it computes, and several
- * streams of plain reads are how memory is read fastest: requests ahead of the arithmetic get half of
- * that. */
+/* Reads through some blocks, side by side: f32 is computed several times as fast as memory comes, and
+ * several streams of plain reads are how it comes fastest. */
 static void read_blocks(const void *const *blocks, size_t n, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += 64) {
@@ -199,25 +198,33 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
     const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
     const attn_dtype dtype = q->session->kv_dtype;
-    const void *kv[SEGMENT_PAGES], *ahead[SEGMENT_PAGES];
+    const void *kv[SEGMENT_PAGES];
+    /* In the order of reading: the keys, the values, what the next segment begins with. */
+    const void *order[2 * SEGMENT_PAGES + STEP_PAGES];
     for (size_t p = 0; p < n_pages; p++) {
-        const uint64_t key = first_key + p * ATTN_PAGE_POSITIONS, next = key + ATTN_SEGMENT;
-        kv[p] = attn_session_block(q->session, key, a->layer, b->kv_head);
-        ahead[p] = next < block_keys(a, b)
-                       ? attn_session_block(q->session, next, a->layer, b->kv_head)
-                       : kv[p];
+        kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
+                                   b->kv_head);
+        order[p] = kv[p];
+        order[n_pages + p] = attn_block_v(dtype, head_dim, kv[p]);
+    }
+    for (size_t p = 0; p < STEP_PAGES; p++) {
+        const uint64_t key = first_key + ATTN_SEGMENT + p * ATTN_PAGE_POSITIONS;
+        order[2 * n_pages + p] = key < block_keys(a, b)
+                                     ? attn_session_block(q->session, key, a->layer, b->kv_head)
+                                     : kv[0];
     }
     for (size_t row = 0; row < b->n_rows; row++)
         memcpy(s->q + row * b->n_heads * head_dim,
                q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
                b->n_heads * head_dim * sizeof *s->q);
     for (size_t p = 0, n; p < n_pages; p += n) {
-        if (m <= READ_VECTORS && p % READ_STREAMS == 0)
+        if (dtype == ATTN_F32 && m <= READ_VECTORS && p % READ_STREAMS == 0)
             read_blocks(kv + p, n_pages - p < READ_STREAMS ? n_pages - p : READ_STREAMS,
                         attn_block_bytes(dtype, head_dim));
         n = n_pages - p < STEP_PAGES ? n_pages - p : STEP_PAGES;
-        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p, ahead + p, n,
-                                  s->scores + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
+        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p,
+                                  order + p + STEP_PAGES, n, s->scores + p * ATTN_PAGE_POSITIONS,
+                                  ATTN_SEGMENT);
     }
     for (size_t r = 0; r < m; r++) {
         size_t row = r / b->n_heads, n = row_keys(q, b, row, first_key);
@@ -227,7 +234,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
             q->overflow[b->first_row + row] = true;
     }
     memset(out->o, 0, m * head_dim * sizeof *out->o);
-    mix_segment(a, q, b, first_key, kv, ahead, s->scores, out->o);
+    mix_segment(a, q, b, first_key, kv, order + n_pages + STEP_PAGES, s->scores, out->o);
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */

@@ -17,6 +17,8 @@
 
 #include <stdint.h>
 
+/* Bytes between what few rows use of a panel and what they fetch. */
+#define FETCH_AHEAD 1024
 /* Inputs of a block of a panel: half of a first-level cache when they are f32. */
 #define BLOCK_INPUTS 128
 
@@ -184,7 +186,7 @@ ALWAYS_INLINE void run_sums(const int R, const int NV, const attn_dtype dtype, b
         zero_tile(R, NV, acc);
     else
         load_tile(R, NV, dtype, t, acc);
-    tile(R, NV, dtype, R >= FETCH_ROWS ? 1 : 0, t, acc);
+    tile(R, NV, dtype, R >= FETCH_ROWS || dtype != ATTN_F32 ? 1 : 0, t, acc);
 #pragma GCC unroll 8
     for (int v = 0; dtype == ATTN_Q8 && v < NV; v++) {
         v16 scale = v16_load(scales[v]);
@@ -204,7 +206,7 @@ ALWAYS_INLINE size_t block_bytes(const attn_dtype dtype, size_t inputs)
 }
 
 /* Outputs [0, n) of R rows for one block of inputs, whose weights begin at `block` in the first of
- * the panels. */
+ * the panels. What is fetched begins at `ahead`; NULL: a little ahead of what is used. */
 ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, tile_call *t,
                              const char *block, size_t panel_bytes, size_t n, const char *ahead,
                              float *y)
@@ -222,8 +224,8 @@ ALWAYS_INLINE void run_block(const int R, const attn_dtype dtype, bool first, ti
             at %= ATTN_PANEL;
             scales[v] = (const float *)(const void *)from + at;
             t->w[v] = from + block_bytes(dtype, 0) + at * attn_dtype_size(dtype);
-            t->ahead[v] = ahead;
-            ahead += t->k * t->ahead_step;
+            t->ahead[v] = ahead != NULL ? ahead : (const char *)t->w[v] + FETCH_AHEAD;
+            ahead = ahead != NULL ? ahead + t->k * t->ahead_step : NULL;
         }
         t->y = y + c;
         if (columns < 16) {
@@ -258,12 +260,13 @@ ALWAYS_INLINE void run_matmul(const attn_dtype dtype, size_t m, size_t n, size_t
         do {
             const size_t inputs = k - i < most ? k - i : most, bytes = block_bytes(dtype, inputs);
             tile_call t = {.k = inputs, .ldx = ldx, .ldw = ATTN_PANEL, .ldy = ldy};
-            /* Each row's share of the next block, over the tiles of a row. */
-            t.ahead_step = ATTN_PANEL * attn_dtype_size(dtype) * TILE_ROWS / 2 / m;
+            t.ahead_step = ATTN_PANEL * attn_dtype_size(dtype);
+            if (m >= FETCH_ROWS) /* each row's share of the next block, over the tiles of a row */
+                t.ahead_step = t.ahead_step * TILE_ROWS / 2 / m;
             for (size_t r = 0, rows; r < m; r += rows) {
                 rows = tile_rows(m - r);
                 t.x = x + r * ldx + i;
-                const char *ahead = block + bytes + r * bytes / m;
+                const char *ahead = m < FETCH_ROWS ? NULL : block + bytes + r * bytes / m;
 #define RUN(R) run_block(R, dtype, i == 0, &t, block, panel_bytes, columns, ahead, y + r * ldy + c)
                 FOR_ROWS(rows, RUN)
 #undef RUN
@@ -285,11 +288,10 @@ SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
 SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
 SIMD_MATMUL(simd_matmul_q8, ATTN_Q8)
 
-/* Few vectors of a narrow cache are computed at the pace at which memory comes: at every fourth input
- * a line of each page ahead is fetched. f32 is computed faster, so more of its time is spent waiting
- * whatever is fetched when. */
-#define BLOCK_FETCH(R, dtype) ((R) < 4 && (dtype) != ATTN_F32 ? 4 : 0)
-#define BLOCK_FETCH_STEP 16
+/* Few vectors of a narrow cache are computed about as fast as memory comes, so what is read next is
+ * fetched meanwhile, line by line. f32 is computed so much faster that most requests would find no
+ * room and be dropped. */
+#define BLOCK_FETCH(R, dtype) ((R) > 4 || (dtype) == ATTN_F32 ? 0 : 4 / attn_dtype_size(dtype))
 
 /* Scores of R query vectors with NV pages. */
 ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, float scale,
@@ -342,7 +344,7 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
                        .ldx = head_dim,                                                   \
                        .ldw = 16,                                                         \
                        .ldy = lds,                                                        \
-                       .ahead_step = BLOCK_FETCH_STEP};                                   \
+                       .ahead_step = 16 * attn_dtype_size(dtype)};                        \
         for (size_t r = 0, rows; r < m; r += rows) {                                      \
             rows = tile_rows(m - r);                                                      \
             t.x = q + r * head_dim;                                                       \
@@ -472,8 +474,7 @@ ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, t
         for (int v = 0; v < NV; v++) {
             size_t at = (column + 16 * (size_t)v) * attn_dtype_size(dtype);
             t->w[v] = (const char *)attn_block_v(dtype, t->ldw, blocks[key / 16]) + at;
-            t->ahead[v] = (const char *)attn_block_v(dtype, t->ldw, ahead[key / 16]) +
-                          (column + 16 * (size_t)v) * BLOCK_FETCH_STEP;
+            t->ahead[v] = (const char *)ahead[key / 16] + (column + 16 * (size_t)v) * t->ahead_step;
         }
         tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
     }
@@ -505,8 +506,10 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
             scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                      \
                           attn_block_scales(head_dim, blocks[key / 16]) + 16, weights + key, \
                           ATTN_MIX_KEYS);                                                    \
-        tile_call t = {                                                                      \
-            .ldx = ldp, .ldw = head_dim, .ldy = head_dim, .ahead_step = BLOCK_FETCH_STEP};   \
+        tile_call t = {.ldx = ldp,                                                           \
+                       .ldw = head_dim,                                                      \
+                       .ldy = head_dim,                                                      \
+                       .ahead_step = 16 * attn_dtype_size(dtype)};                           \
         if (dtype == ATTN_Q8) {                                                              \
             p = weights;                                                                     \
             t.ldx = ATTN_MIX_KEYS;                                                           \
