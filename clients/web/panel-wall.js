@@ -46,7 +46,7 @@ export function wall({ onNew }) {
 /* Those at work stand first, among themselves by name: none of them is the latest for long. */
 const isActive = (one) => Number(one.state === 'decode' || one.state === 'prefill');
 const ORDERS = {
-  recent: (a, b) => isActive(b) - isActive(a) || (isActive(a) ? ORDERS.name(a, b) : b.touched - a.touched),
+  recent: (a, b) => isActive(b) - isActive(a) || (isActive(a) ? ORDERS.name(a, b) : b.touched - a.touched || ORDERS.name(a, b)),
   bytes: (a, b) => b.kv_bytes - a.kv_bytes || (a.session < b.session ? -1 : 1),
   name: (a, b) => (a.session < b.session ? -1 : 1),
 };

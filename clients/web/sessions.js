@@ -29,14 +29,20 @@ function row(id) {
 }
 
 let greeted = new Set();
+let greetedAt = 0;
 
+/* The watch is opened anew for each session that is chosen: what is known is not news. */
 function onHello(event) {
-  if (event.seq === 0) greeted = new Set();
-  const now = performance.now();
+  if (event.seq === 0) {
+    greeted = new Set();
+    greetedAt = performance.now();
+  }
   for (const one of event.sessions) {
     greeted.add(one.session);
+    const known = state.sessions.get(one.session);
+    if (known && !known.gone && Object.entries(one).every(([name, value]) => known[name] === value)) continue;
     note(one.session);
-    Object.assign(row(one.session), { ...one, gone: null, touched: now });
+    Object.assign(row(one.session), { ...one, gone: null, touched: greetedAt });
   }
   if (event.totals) state.totals = event.totals;
   if (event.more) return;

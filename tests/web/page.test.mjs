@@ -331,6 +331,8 @@ test('the overview: a cell a session, as large as its memory, of the colour of w
   await page.page.keyboard.press('Enter');
   await cacheIs(page, 4);
   await eventually(async () => { const found = await painted('--text'); return found[1] > 0 && found.every((n, i) => i === 1 || n === 0); }, 'the chosen one is framed');
+  await page.page.locator('[data-testid=link][data-status=live]').waitFor(); // a new watch, which is no news of the others
+  assert.equal(await page.page.evaluate(() => [...window.__viz.state.sessions.values()].sort((a, b) => b.touched - a.touched)[0].session), 'cell-7');
   const box = await page.at('overview').boundingBox();
   await page.page.mouse.click(box.x + (4.5 * box.width) / 9, box.y + box.height / 2);
   await cacheIs(page, 200);
