@@ -16,7 +16,7 @@ const body = el('div', { class: 'heads' });
 const readout = el('p', { class: 'readout', testid: 'heads-readout' });
 const toggles = el('div', { class: 'toggles', role: 'group', i18nLabel: 'heads.toggles' });
 const notes = el('p', { class: 'note', testid: 'heads-note' });
-/** @type {Map<number, {root: HTMLElement, row: Heatmap, history: Heatmap, sum: HTMLElement}>} */
+/** @type {Map<number, {root: HTMLElement, row: Heatmap, history: Heatmap, sum: HTMLElement, most: HTMLElement}>} */
 const shown = new Map();
 const HISTORY_EVERY_MS = 250;
 let historyAt = 0;
@@ -82,9 +82,10 @@ function makeHead(h) {
   const history = new Heatmap({ label: t('heads.historyof', { head: h }), testid: `history-${h}`, readout,
     onChoose: (line, column, event) => choose(h, focus.historyFrom + line, column, event) });
   const sum = el('span', { class: 'sum', testid: `sum-${h}` });
+  const most = el('span', { class: 'sum', testid: `most-${h}` });
   const root = el('div', { class: 'head', data: { head: h, kv: Math.floor(h / (focus.model.num_attention_heads / focus.model.num_key_value_heads)) }, testid: `headrow-${h}` },
-    el('div', { class: 'head-label' }, el('strong', { text: `Q${h}` }), sum), row.root, history.root);
-  shown.set(h, { root, row, history, sum });
+    el('div', { class: 'head-label' }, el('strong', { text: `Q${h}` }), sum, most), row.root, history.root);
+  shown.set(h, { root, row, history, sum, most });
   return root;
 }
 
@@ -136,8 +137,13 @@ function render() {
 
 function renderRow(h, made, row, n) {
   const weights = row.data.subarray(h * n, (h + 1) * n);
-  let sum = 0;
-  for (const p of weights) sum += p;
+  let [sum, top, bits] = [0, 0, 0];
+  for (const [k, p] of weights.entries()) {
+    sum += p;
+    if (p > weights[top]) top = k;
+    if (p > 0) bits -= p * Math.log2(p);
+  }
+  setText(made.most, t('heads.most', { key: top, token: labelOf(top), weight: fixed(weights[top], 3), bits: fixed(Math.abs(bits), 2) }));
   setText(made.sum, `Σ ${fixed(sum, 6)}`);
   made.sum.dataset.sum = String(sum);
   const raw = new Int16Array(n);

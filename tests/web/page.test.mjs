@@ -110,6 +110,10 @@ test('numbers are those of the server, by mouse and by keyboard', async () => {
   for (let head = 0; head < 4; head++) {
     assert.ok(Math.abs(Number(await data(`sum-${head}`, 'sum')) - 1) <= 1e-5);
     assert.match(await text(`sum-${head}`), /^Σ 1\.00000/);
+    const weights = exact[head][0];
+    const most = weights.indexOf(Math.max(...weights));
+    const bits = weights.reduce((all, p) => all - p * Math.log2(p), 0);
+    assert.match(await text(`most-${head}`), new RegExp(`^most: key ${most} .*${weights[most].toFixed(3)}; entropy ${bits.toFixed(2)} bit$`));
     const grid = one.page.locator(`[data-testid="headrow-${head}"] [role=grid]`).first();
     await grid.focus();
     await one.page.keyboard.press('Home');
