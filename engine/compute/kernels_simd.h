@@ -373,93 +373,6 @@ static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const 
     }
 }
 
-/* Rows of a page's values of which 16 elements can be read from `column` on without leaving the
- * block: what follows a row's end counts for nothing. */
-ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
-{
-    return (16 * head_dim - column - 16) / head_dim + 1;
-}
-
-ALWAYS_INLINE void store_widened(const attn_dtype dtype, const void *w, size_t at, float *to)
-{
-    v16 x = load_right(dtype, w, at);
-    v16_store(to, dtype == ATTN_BF16 ? v16_from_bf16_order(x) : x);
-}
-
-/* The last columns of a page's first n values, widened. */
-ALWAYS_INLINE void widen_tail(const attn_dtype dtype, size_t head_dim, size_t column, size_t n,
-                              const void *values, float *tail)
-{
-    const size_t size = attn_dtype_size(dtype);
-    for (size_t row = 0; row < n; row++) {
-        _Alignas(64) char elements[16 * sizeof(float)] = {0};
-        const size_t at = row * head_dim + column;
-        if (row < readable_rows(head_dim, column)) {
-            store_widened(dtype, values, at, tail + 16 * row);
-            continue;
-        }
-        __builtin_memcpy(elements, (const char *)values + at * size, (head_dim - column) * size);
-        store_widened(dtype, elements, 0, tail + 16 * row);
-    }
-}
-
-/* Adds k weighted rows of values, ldw floats apart, to m rows of 16 sums. */
-static void mix_rows(size_t m, size_t k, const float *p, size_t ldp, const float *values,
-                     size_t ldw, float *sums)
-{
-    tile_call t = {.k = k, .ldx = ldp, .w = {values}, .ldw = ldw, .ldy = 16};
-    for (size_t r = 0, rows; r < m; r += rows) {
-        rows = tile_rows(m - r);
-        t.x = p + r * ldp;
-        t.y = sums + 16 * r;
-#define RUN(R)                                \
-    do {                                      \
-        v16 acc[TILE_ROWS][TILE_MAX_VECTORS]; \
-        load_tile(R, 1, ATTN_F32, &t, acc);   \
-        tile(R, 1, ATTN_F32, 0, &t, acc);     \
-        store_tile(R, 1, ATTN_F32, &t, acc);  \
-    } while (0)
-        FOR_ROWS(rows, RUN)
-#undef RUN
-    }
-}
-
-/* Adds one weighted row of n values, fewer than a vector, to m rows of 16 sums. */
-static void mix_row(size_t m, size_t n, const float *p, size_t ldp, const float *values,
-                    float *sums)
-{
-    for (size_t r = 0; r < m; r++) {
-        for (size_t c = 0; c < n; c++)
-            sums[16 * r + c] = __builtin_fmaf(p[r * ldp], values[c], sums[16 * r + c]);
-    }
-}
-
-/* The columns from `column` on, fewer than a vector. */
-ALWAYS_INLINE void mix_tail(const attn_dtype dtype, size_t m, size_t n, size_t head_dim,
-                            size_t column, const float *p, size_t ldp, const void *const *blocks,
-                            float *o)
-{
-    float sums[ATTN_QUERY_ROWS * 16] = {0}, tail[16 * 16];
-    const size_t readable = dtype == ATTN_F32 ? readable_rows(head_dim, column) : 0;
-    const size_t columns = head_dim - column;
-    copy_columns(m, columns, o + column, head_dim, sums, 16);
-    for (size_t key = 0; key < n; key += 16) {
-        const size_t rows = n - key < 16 ? n - key : 16;
-        const size_t direct = rows < readable ? rows : readable;
-        const void *values = attn_block_v(dtype, head_dim, blocks[key / 16]);
-        if (dtype == ATTN_F32) {
-            const float *v = (const float *)values + column;
-            mix_rows(m, direct, p + key, ldp, v, head_dim, sums);
-            for (size_t row = direct; row < rows; row++)
-                mix_row(m, columns, p + key + row, ldp, v + row * head_dim, sums);
-            continue;
-        }
-        widen_tail(dtype, head_dim, column, rows, values, tail);
-        mix_rows(m, rows, p + key, ldp, tail, 16, sums);
-    }
-    copy_columns(m, columns, sums, 16, o + column, head_dim);
-}
-
 /* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */
 ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, tile_call *t,
                             size_t n, size_t column, const void *const *blocks,
@@ -482,6 +395,55 @@ ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, t
     store_tile(R, NV, dtype, t, acc);
 }
 
+/* Rows of a page's values of which 16 elements can be read from `column` on without leaving the
+ * block: what follows a row's end counts for nothing. */
+ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
+{
+    return (16 * head_dim - column - 16) / head_dim + 1;
+}
+
+/* The columns of R rows of o from `column` on, fewer than a vector; the values of a page's last rows
+ * are copied to where a whole vector can be read. */
+ALWAYS_INLINE void mix_tail(const int R, const attn_dtype dtype, tile_call *t, size_t n,
+                            size_t column, const void *const *blocks, float *o)
+{
+    const size_t head_dim = t->ldw, size = attn_dtype_size(dtype), columns = head_dim - column;
+    const size_t readable = readable_rows(head_dim, column);
+    const float *x = t->x;
+    float sums[TILE_ROWS * 16] = {0};
+    _Alignas(64) char last[16 * 16 * sizeof(float)] = {0};
+    v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
+    copy_columns((size_t)R, columns, o + column, head_dim, sums, 16);
+    t->y = sums;
+    t->ldy = 16;
+    load_tile(R, 1, dtype, t, acc);
+    for (size_t key = 0; key < n; key += 16) {
+        const size_t rows = n - key < 16 ? n - key : 16;
+        const size_t direct = rows < readable ? rows : readable;
+        const char *values =
+            (const char *)attn_block_v(dtype, head_dim, blocks[key / 16]) + column * size;
+        t->x = x + key;
+        t->w[0] = values;
+        t->k = direct;
+        tile(R, 1, dtype, 0, t, acc);
+        if (direct == rows)
+            continue;
+        for (size_t row = direct; row < rows; row++)
+            __builtin_memcpy(last + (row - direct) * 16 * size, values + row * head_dim * size,
+                             columns * size);
+        t->x += direct;
+        t->w[0] = last;
+        t->ldw = 16;
+        t->k = rows - direct;
+        tile(R, 1, dtype, 0, t, acc);
+        t->ldw = head_dim;
+    }
+    store_tile(R, 1, dtype, t, acc);
+    copy_columns((size_t)R, columns, sums, 16, o + column, head_dim);
+    t->x = x;
+    t->ldy = head_dim;
+}
+
 ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, size_t n,
                            size_t head_dim, const void *const *blocks, const void *const *ahead,
                            float *o)
@@ -495,6 +457,8 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
         else
             mix_tile(R, 1, dtype, t, n, c, blocks, ahead);
     }
+    if (head_dim % 16 != 0)
+        mix_tail(R, dtype, t, n, head_dim & ~(size_t)15, blocks, o);
 }
 
 #define SIMD_MIX(name, dtype)                                                                \
@@ -519,8 +483,6 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
             t.x = p + r * t.ldx;                                                             \
             FOR_ROWS(rows, RUN_MIX_##dtype)                                                  \
         }                                                                                    \
-        if (head_dim % 16 != 0)                                                              \
-            mix_tail(dtype, m, n, head_dim, head_dim & ~(size_t)15, p, t.ldx, blocks, o);    \
     }
 #define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, ahead, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
