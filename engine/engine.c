@@ -445,9 +445,13 @@ attn_status attn_session_fork(attn_engine *engine, const char *id, const char *a
     attn_session *session = find(engine, id, err);
     if (session == NULL)
         return ATTN_E_SESSION_NOT_FOUND;
+    /* First: from now on it does not expire meanwhile. */
+    attn_sessions_use(engine->sessions, session);
     uint64_t length = session->length;
     attn_status status;
-    if (if_length != UINT64_MAX && if_length != length) {
+    if (session->given_back) { /* so it has no length any more, which is not a length of 0 */
+        status = attn_fail(err, ATTN_E_SESSION_NOT_FOUND, "session", "no such session");
+    } else if (if_length != UINT64_MAX && if_length != length) {
         status =
             attn_fail(err, ATTN_E_LENGTH_MISMATCH, "if_length", "the session has another length");
         attn_error_detail(err, "length", length);
@@ -457,7 +461,6 @@ attn_status attn_session_fork(attn_engine *engine, const char *id, const char *a
     } else {
         status = fork_session(engine, session, as, at == UINT64_MAX ? length : at, info, err);
     }
-    attn_sessions_use(engine->sessions, session);
     attn_sessions_unreference(engine->sessions, session);
     return status;
 }

@@ -241,7 +241,7 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
     uint64_t n_full = length / ATTN_PAGE_POSITIONS, rest = length % ATTN_PAGE_POSITIONS;
     uint32_t last = 0;
     attn_mutex_lock(&session->table_mutex);
-    bool ok = length <= session->length;
+    bool ok = !session->given_back && length <= session->length;
     for (uint64_t p = 0; ok && p < n_full + (rest > 0); p++) {
         attn_page_share(session->pages, session->page_table[p]);
         fork->page_table[p] = session->page_table[p];

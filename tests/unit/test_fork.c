@@ -292,6 +292,38 @@ static void test_forks_beside_short_runs(void **state)
     attn_engine_close(engine);
 }
 
+/* A session that is deleted meanwhile is not found: it is not forked at length 0. */
+static void test_fork_of_a_session_that_goes(void **state)
+{
+    (void)state;
+    attn_engine *engine = open_chain(1);
+    attn_session_info info;
+    _Atomic bool over = false;
+    forker beside = {engine, "b", &over};
+    pthread_t thread;
+    prefill(engine, "a", 0, 20);
+    assert_int_equal(pthread_create(&thread, NULL, fork_and_delete, &beside), 0);
+    attn_status wrong = ATTN_OK;
+    size_t n_forked = 0;
+    for (int i = 0; i < LESS(20000, 2000); i++) {
+        const bool first = i % 2 == 0;
+        attn_status status = attn_session_fork(engine, "b", "c", first ? UINT64_MAX : 20,
+                                               i % 3 == 0 ? 20 : UINT64_MAX, &info, NULL);
+        if (status == ATTN_OK) {
+            n_forked++;
+            wrong = info.length != 20 ? ATTN_E_INTERNAL : wrong;
+            assert_int_equal(attn_session_delete(engine, "c", NULL), ATTN_OK);
+        } else if (status != ATTN_E_SESSION_NOT_FOUND) {
+            wrong = status;
+        }
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    assert_int_equal(wrong, ATTN_OK);
+    print_message("%zu forks\n", n_forked);
+    attn_engine_close(engine);
+}
+
 static void test_a_thousand_forks_cost_their_tables(void **state)
 {
     (void)state;
@@ -352,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_fork_of_a_session_at_work),
         cmocka_unit_test(test_forks_beside_every_step),
         cmocka_unit_test(test_forks_beside_short_runs),
+        cmocka_unit_test(test_fork_of_a_session_that_goes),
         cmocka_unit_test(test_a_thousand_forks_cost_their_tables),
         cmocka_unit_test(test_what_cannot_be_forked),
     };
