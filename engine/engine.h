@@ -561,7 +561,7 @@ typedef struct attn_result {
  * positions the request declares. On ATTN_OK `*job` holds one reference and `sink->done` will be
  * called once; the session's id is attn_job_session(). On error nothing was changed and no
  * callback will come. Errors known only later (a wait that ran out, an overflow) end the job with
- * reason ERROR.
+ * reason ERROR. A prefill that waits for a session whose making fails makes it itself.
  * Errors: INVALID, CONTEXT_LENGTH, TOKEN_RANGE, SESSION_NOT_FOUND, MODEL_NOT_FOUND, SESSION_BUSY,
  * SESSION_EXISTS, LENGTH_MISMATCH, MODEL_MISMATCH, INPUTS_NOT_KEPT, QUEUE_FULL,
  * TOO_MANY_SESSIONS, KV_BUDGET, SHUTTING_DOWN, NOT_SUPPORTED, TENSOR_NOT_FOUND, TENSOR_TOO_LARGE,

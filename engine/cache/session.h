@@ -58,6 +58,7 @@ typedef struct attn_session {
     uint32_t references;       /* the table, the holder and each waiter or verb at work */
     uint32_t n_waiting;        /* jobs that wait for it, served before newcomers */
     bool removed, busy;
+    bool vanished;    /* removed as the prefill that made it failed */
     uint64_t n_holds; /* how often it became busy */
     attn_session_state state;
     struct attn_job *job; /* the holder, when it is a job */

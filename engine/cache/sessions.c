@@ -252,7 +252,7 @@ attn_status attn_sessions_insert(attn_sessions *table, attn_session *session, st
     return ATTN_OK;
 }
 
-bool attn_sessions_remove(attn_sessions *table, attn_session *session)
+static bool remove_session(attn_sessions *table, attn_session *session, bool vanishes)
 {
     stripe *s = stripe_of(table, session->hash);
     attn_mutex_lock(&s->mutex);
@@ -260,9 +260,20 @@ bool attn_sessions_remove(attn_sessions *table, attn_session *session)
     if (present) {
         unlink_locked(table, s, session, ATTN_EVENT_DELETED);
         session->references--; /* never the last: the caller has one */
+        session->vanished = vanishes;
     }
     attn_mutex_unlock(&s->mutex);
     return present;
+}
+
+bool attn_sessions_remove(attn_sessions *table, attn_session *session)
+{
+    return remove_session(table, session, false);
+}
+
+bool attn_sessions_vanish(attn_sessions *table, attn_session *session)
+{
+    return remove_session(table, session, true);
 }
 
 attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct attn_job *job,
@@ -272,7 +283,7 @@ attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct
     attn_hold result = ATTN_HOLD_TAKEN;
     attn_mutex_lock(&s->mutex);
     if (session->removed) {
-        result = ATTN_HOLD_REMOVED;
+        result = session->vanished ? ATTN_HOLD_VANISHED : ATTN_HOLD_REMOVED;
     } else if (session->busy || (!waited && session->n_waiting > 0)) {
         result = ATTN_HOLD_BUSY;
     } else {

@@ -47,8 +47,15 @@ void attn_sessions_tell(attn_sessions *table, const attn_session *session, attn_
 /* Makes the session unfindable. The caller has a reference. Returns false when it was removed
  * before. */
 bool attn_sessions_remove(attn_sessions *table, attn_session *session);
+/* The same, of a session that was never filled: who waits for it may make it. */
+bool attn_sessions_vanish(attn_sessions *table, attn_session *session);
 
-typedef enum attn_hold { ATTN_HOLD_TAKEN, ATTN_HOLD_BUSY, ATTN_HOLD_REMOVED } attn_hold;
+typedef enum attn_hold {
+    ATTN_HOLD_TAKEN,
+    ATTN_HOLD_BUSY,
+    ATTN_HOLD_REMOVED,
+    ATTN_HOLD_VANISHED
+} attn_hold;
 
 /* Makes a referenced session busy for `job` (NULL: for a verb). `waited`: the caller is one of its
  * n_waiting, who come before newcomers. On TAKEN the caller's reference is the holder's. */

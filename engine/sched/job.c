@@ -463,7 +463,7 @@ static attn_status take_session(attn_job *job, attn_session *session, attn_hold 
         job->deadline_ns = job->submitted_ns + (uint64_t)job->request.wait_ms * 1000000u;
         return ATTN_OK;
     }
-    if (*hold == ATTN_HOLD_REMOVED)
+    if (*hold != ATTN_HOLD_TAKEN)
         return ATTN_E_SESSION_NOT_FOUND;
     job->session = session;
     status = attn_job_admit(job, err);
@@ -647,9 +647,24 @@ static attn_status attach_session(attn_job *job, attn_error *err)
         if (status == ATTN_OK)
             return ATTN_OK;
         attn_sessions_unreference(engine->sessions, session);
-        if (hold != ATTN_HOLD_REMOVED)
+        if (hold == ATTN_HOLD_TAKEN || hold == ATTN_HOLD_BUSY)
             return status;
     }
+}
+
+attn_status attn_job_start_over(attn_job *job, attn_error *err)
+{
+    attn_sessions *table = job->engine->sessions;
+    attn_session *session = job->session;
+    /* The client's own text is gone since submission. */
+    if (job->request.model != NULL)
+        job->request.model = session->model->name;
+    job->session = NULL;
+    attn_sessions_wait(table, session, -1);
+    attn_sessions_unreference(table, session);
+    drop_preparations(job); /* the next may be of another model */
+    job->state = ATTN_JOB_ACTIVE;
+    return attach_session(job, err);
 }
 
 attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
@@ -699,6 +714,13 @@ attn_status attn_engine_submit(attn_engine *engine, const attn_request *request,
 
 /* ----------------------------------------------------------------------------------- end */
 
+/* Unless it was deleted: then that gives it back. */
+static void vanish(attn_sessions *table, attn_session *session)
+{
+    if (attn_sessions_vanish(table, session))
+        attn_session_give_back(session);
+}
+
 /* Gives the session back at its committed length; one that this job made and left empty vanishes.
  * Returns true when other jobs wait for it. */
 static bool release_session(attn_job *job, bool failed)
@@ -714,7 +736,7 @@ static bool release_session(attn_job *job, bool failed)
     }
     attn_session_settle(session, session->length);
     if (job->created && failed && session->length == 0)
-        attn_sessions_remove(table, session);
+        vanish(table, session);
     bool waiting = attn_sessions_release(table, session, true, &job->result.session);
     attn_sessions_unreference(table, session);
     return waiting;

@@ -73,6 +73,10 @@ static inline bool attn_job_samples(const struct attn_job *job)
  * reserves what it may use. Any thread. On error the session is unchanged and still held. */
 ATTN_MUST_CHECK attn_status attn_job_admit(struct attn_job *job, attn_error *err);
 
+/* Begins anew with a job whose session vanished while it waited: it makes the session, or waits for
+ * another who does. On error it has no session. Thread: the scheduler; the job is on no list. */
+ATTN_MUST_CHECK attn_status attn_job_start_over(struct attn_job *job, attn_error *err);
+
 /* Whether the job looks at a tensor of the cache, which needs no computing. */
 static inline bool attn_job_is_cache_look(const struct attn_job *job)
 {

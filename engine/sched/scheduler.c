@@ -59,6 +59,17 @@ void attn_sched_fail(attn_scheduler *s, attn_job *job, const attn_error *error)
     attn_sched_finish(s, job, ATTN_REASON_ERROR, error);
 }
 
+/* A waiting job whose session vanished. */
+static void start_over(attn_scheduler *s, attn_job *job)
+{
+    attn_error err;
+    list_remove(&s->lists[job->state], job);
+    attn_status status = attn_job_start_over(job, &err);
+    list_append(&s->lists[job->state], job);
+    if (status != ATTN_OK)
+        attn_sched_fail(s, job, &err);
+}
+
 /* Lets each waiting job in whose session has become free, in order of arrival; ends those whose
  * time is up, and as cancelled those whose session was deleted. */
 static void retry_waiting(attn_scheduler *s)
@@ -75,6 +86,8 @@ static void retry_waiting(attn_scheduler *s)
                 attn_sched_fail(s, job, &err);
         } else if (hold == ATTN_HOLD_REMOVED) {
             attn_sched_finish(s, job, ATTN_REASON_CANCELLED, NULL);
+        } else if (hold == ATTN_HOLD_VANISHED) {
+            start_over(s, job);
         } else if (now >= job->deadline_ns) {
             attn_fail(&err, ATTN_E_SESSION_BUSY, "session",
                       "the session stayed at work for another request");

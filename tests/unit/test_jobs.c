@@ -428,6 +428,59 @@ static void test_delete_under_those_who_wait(void **state)
     attn_engine_close(engine);
 }
 
+/* The prefill that makes a session fails, or is cancelled. Who waits for the session begins anew: a
+ * decode finds none, a prefill makes one, as it asks for it, and what comes next goes on with that. */
+static void test_waiting_for_what_is_never_made(void **state)
+{
+    (void)state;
+    enum { SIZE = 96, ROWS = 400 };
+    attn_engine *engine = run_open((run_setup){.model = "chain3", .n_threads = 1});
+    static float wide[ROWS * SIZE];
+    attn_philox_uniform(4, "wide", 1.0f, 0, ROWS * SIZE, wide);
+    for (size_t i = 0; i < SIZE; i++)
+        wide[(ROWS - 1) * SIZE + i] = 3e38f;
+    for (int i = 0; i < 4; i++) {
+        run made, results[4];
+        run_handle *waiting[4];
+        char model[] = "chain3"; /* lives no longer than the submission */
+        attn_request makes = attn_request_init(ATTN_JOB_PREFILL), decodes = steps("a", 2, MINUTE);
+        makes.session = "a";
+        makes.inputs = wide;
+        makes.n_inputs = ROWS;
+        makes.input_size = SIZE;
+        makes.has_kv_dtype = true;
+        makes.kv_dtype = ATTN_Q8;
+        run_handle *first = run_start(engine, &makes, &made);
+        makes.n_inputs = 20;
+        makes.has_kv_dtype = false;
+        makes.model = i < 2 ? model : NULL;
+        makes.wait_ms = MINUTE;
+        for (int k = 0; k < 4; k++)
+            waiting[k] = run_start(engine, k % 2 == 0 ? &decodes : &makes, &results[k]);
+        memset(model, 'x', sizeof model - 1);
+        if (i % 2 != 0)
+            run_cancel(first);
+        run_wait(first);
+        assert_int_not_equal(made.reason, ATTN_REASON_LENGTH);
+        for (int k = 0; k < 4; k++) {
+            run_wait(waiting[k]);
+            assert_int_equal(results[k].error.status, k == 0 ? ATTN_E_SESSION_NOT_FOUND : ATTN_OK);
+            assert_true(k == 0 || results[k].reason == ATTN_REASON_LENGTH);
+        }
+        assert_int_equal(info_of(engine, "a").kv.dtype, ATTN_F32);
+        assert_int_equal(info_of(engine, "a").length, 42);
+        run v = run_verify(engine, "a");
+        assert_true(v.bit_identical);
+        run_free(&v);
+        run_free(&made);
+        for (int k = 0; k < 4; k++)
+            run_free(&results[k]);
+        assert_int_equal(attn_session_delete(engine, "a", NULL), ATTN_OK);
+        check_unused(engine);
+    }
+    attn_engine_close(engine);
+}
+
 /* ------------------------------------------------------------------------- limits and timeouts */
 
 static void test_queue_full(void **state)
@@ -773,6 +826,7 @@ int main(void)
         cmocka_unit_test(test_cancel_of_one_that_waits),
         cmocka_unit_test(test_cancel_lets_the_next_one_in),
         cmocka_unit_test(test_delete_under_those_who_wait),
+        cmocka_unit_test(test_waiting_for_what_is_never_made),
         cmocka_unit_test(test_queue_full),
         cmocka_unit_test(test_stalled),
         cmocka_unit_test(test_shutdown),
