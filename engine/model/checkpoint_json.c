@@ -1,6 +1,9 @@
 #include "engine/model/checkpoint_json.h"
 
+#include "engine/base/base.h"
+
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +45,8 @@ static bool has_nul(const char *text, size_t len)
     return false;
 }
 
-attn_json *attn_json_parse(const char *text, size_t len)
+/* NULL when it is not what it must be, or when out of memory; then errno is ENOMEM. */
+static cJSON *parse(const char *text, size_t len)
 {
     if (has_nul(text, len))
         return NULL;
@@ -59,6 +63,20 @@ attn_json *attn_json_parse(const char *text, size_t len)
         root = NULL;
     }
     return root;
+}
+
+attn_status attn_json_parse(const char *text, size_t len, const char *label, attn_json **root,
+                            attn_error *err)
+{
+    errno = 0; /* cJSON says no more than that it failed */
+    *root = parse(text, len);
+    if (*root != NULL)
+        return ATTN_OK;
+    if (errno == ENOMEM)
+        return attn_fail(err, ATTN_E_NO_MEMORY, NULL, "%s: out of memory", label);
+    return attn_fail(err, ATTN_E_FORMAT, NULL,
+                     "%s: not a JSON object, or a field stands in it twice, or it has a NUL",
+                     label);
 }
 
 void attn_json_free(attn_json *root)

@@ -9,12 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/engine.h"
+
 typedef struct cJSON attn_json;
 
-/* Parses one JSON object that fills `text` but for white space; NULL when it is anything else, has
- * a NUL (escaped or not) or repeats a key of the top-level object.
- * Owner: the caller, attn_json_free. */
-attn_json *attn_json_parse(const char *text, size_t len);
+/* Parses one JSON object that fills `text` but for white space. `label`: what the text is, for errors.
+ * Owner: the caller, attn_json_free; *root is NULL on error. Errors: FORMAT when it is anything else,
+ * has a NUL (escaped or not) or repeats a key of the top-level object; NO_MEMORY. */
+ATTN_MUST_CHECK attn_status attn_json_parse(const char *text, size_t len, const char *label,
+                                            attn_json **root, attn_error *err);
 void attn_json_free(attn_json *root);
 
 /* Members of an object or elements of an array, in file order. */

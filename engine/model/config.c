@@ -469,10 +469,10 @@ static void read_decoder(reader *r, attn_config *c, const defaults *d)
 attn_status attn_config_parse(const char *text, size_t len, const char *label, attn_config *config,
                               attn_error *err)
 {
-    attn_json *root = attn_json_parse(text, len);
-    if (root == NULL)
-        return attn_fail(err, ATTN_E_FORMAT, NULL,
-                         "%s: not a JSON object, or a field stands in it twice", label);
+    attn_json *root;
+    attn_status status = attn_json_parse(text, len, label, &root, err);
+    if (status != ATTN_OK)
+        return status;
     reader r = {.root = root, .label = label, .err = err};
     *config = (attn_config){.family = read_family(&r)};
     const defaults *d = &families[config->family];
@@ -489,10 +489,10 @@ attn_status attn_config_parse(const char *text, size_t len, const char *label, a
 attn_status attn_config_parse_generation(const char *text, size_t len, const char *label,
                                          attn_config *config, attn_error *err)
 {
-    attn_json *root = attn_json_parse(text, len);
-    if (root == NULL)
-        return attn_fail(err, ATTN_E_FORMAT, NULL,
-                         "%s: not a JSON object, or a field stands in it twice", label);
+    attn_json *root;
+    attn_status status = attn_json_parse(text, len, label, &root, err);
+    if (status != ATTN_OK)
+        return status;
     reader r = {.root = root, .label = label, .err = err};
     if (member(root, "eos_token_id") != NULL) {
         config->n_eos = 0;

@@ -140,13 +140,12 @@ attn_safetensors *attn_safetensors_parse(const void *data, size_t size, const ch
         goto fail;
     }
     const char *header = (const char *)bytes + 8;
-    file->header =
-        header_size > 0 && header[0] == '{' ? attn_json_parse(header, (size_t)header_size) : NULL;
-    if (file->header == NULL) {
-        attn_fail(err, ATTN_E_FORMAT, NULL,
-                  "%s: the header is not a JSON object, or names a tensor twice", label);
+    if (header_size == 0 || header[0] != '{') {
+        attn_fail(err, ATTN_E_FORMAT, NULL, "%s: the header is not a JSON object", label);
         goto fail;
     }
+    if (attn_json_parse(header, (size_t)header_size, label, &file->header, err) != ATTN_OK)
+        goto fail;
     if (read_directory(file, bytes + 8 + header_size, size - 8 - header_size, err) != ATTN_OK)
         goto fail;
     return file;

@@ -238,10 +238,9 @@ attn_tokenizer *attn_tokenizer_parse(const char *json, size_t len, const char *l
         status = attn_read_no_memory(&reader);
     else if (!attn_utf8_valid(json, len))
         status = attn_read_fail(&reader, "the file", "is not UTF-8");
-    else if ((root = attn_json_parse(json, len)) == NULL)
-        status = attn_read_fail(&reader, "the file",
-                                "is not a JSON object, has a NUL character or repeats a key");
     else
+        status = attn_json_parse(json, len, label, &root, reader.err);
+    if (status == ATTN_OK)
         status = read_all(&reader, root, tokenizer);
     attn_json_free(root);
     if (status == ATTN_E_INVALID) /* the text at fault is one of the file's tokens */

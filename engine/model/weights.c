@@ -79,11 +79,12 @@ static attn_status open_index(attn_weights *w, const char *dir, const char *path
     attn_status status = attn_read_file(path, INDEX_MAX, &text, &len, err);
     if (status != ATTN_OK)
         return status;
-    attn_json *root = attn_json_parse(text, len);
+    attn_json *root;
+    status = attn_json_parse(text, len, path, &root, err);
     const attn_json *map = attn_json_get(root, "weight_map");
-    if (!attn_json_is_object(map))
+    if (status == ATTN_OK && !attn_json_is_object(map))
         status = attn_fail(err, ATTN_E_FORMAT, NULL, "%s: no weight_map object", path);
-    else
+    else if (status == ATTN_OK)
         status = open_shards(w, dir, path, map, err);
     attn_json_free(root);
     attn_free(text);
