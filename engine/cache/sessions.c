@@ -276,6 +276,15 @@ bool attn_sessions_vanish(attn_sessions *table, attn_session *session)
     return remove_session(table, session, true);
 }
 
+bool attn_sessions_is_removed(attn_sessions *table, const attn_session *session)
+{
+    stripe *s = stripe_of(table, session->hash);
+    attn_mutex_lock(&s->mutex);
+    bool removed = session->removed;
+    attn_mutex_unlock(&s->mutex);
+    return removed;
+}
+
 attn_hold attn_sessions_hold(attn_sessions *table, attn_session *session, struct attn_job *job,
                              bool waited)
 {

@@ -50,6 +50,8 @@ bool attn_sessions_remove(attn_sessions *table, attn_session *session);
 /* The same, of a session that was never filled: who waits for it may make it. */
 bool attn_sessions_vanish(attn_sessions *table, attn_session *session);
 
+bool attn_sessions_is_removed(attn_sessions *table, const attn_session *session);
+
 typedef enum attn_hold {
     ATTN_HOLD_TAKEN,
     ATTN_HOLD_BUSY,

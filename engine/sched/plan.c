@@ -34,13 +34,13 @@ static attn_batch_part *add_part(attn_scheduler *s, attn_job *job)
 static bool may_capture(const attn_scheduler *s)
 {
     const attn_job_list *active = &s->lists[ATTN_JOB_ACTIVE];
-    double now = (double)attn_now_ns(), planned = s->capture_ns + s->capture_cost / s->rate;
     return active->first == active->last ||
-           fmax(s->captured_until_ns, now) + ATTN_CAPTURE_PART * planned <=
-               now + ATTN_CAPTURE_BURST_NS;
+           attn_capture_fits(s->captured_until_ns, (double)attn_now_ns(),
+                             s->capture_ns + s->capture_cost / s->rate);
 }
 
-/* The observer's trace of a decode step, if it wants one. */
+/* The observer's trace of a decode step, if it wants one. It is not asked for a deleted session, whose
+ * steps are not told: it would take that for the next session of the name, which may be in the batch. */
 static void make_watched(attn_scheduler *s, attn_batch_part *part, uint64_t position)
 {
     const attn_session *session = part->job->session;
@@ -48,6 +48,7 @@ static void make_watched(attn_scheduler *s, attn_batch_part *part, uint64_t posi
     const attn_observer *observer = &s->engine->observer;
     attn_selection selection;
     if (!s->engine->observing || observer->wants == NULL ||
+        attn_sessions_is_removed(s->engine->sessions, session) ||
         !observer->wants(observer->ctx, session->id, &selection) ||
         attn_trace_check_step(c, &selection, NULL) != ATTN_OK || !may_capture(s))
         return;

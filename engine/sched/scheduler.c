@@ -181,9 +181,8 @@ static void account(attn_scheduler *s, double now, double duration)
     s->chunk_debt_ns = fmax(0, chunks > 0 ? fmin(debt, chunks) : debt);
     s->rate += 0.2 * (cost / duration - s->rate);
     const double captures = s->capture_ns + duration * (s->capture_cost / cost);
-    if (captures > 0) /* while alone they may be ahead of it as far as they like */
-        s->captured_until_ns = fmin(fmax(s->captured_until_ns, now), now + ATTN_CAPTURE_BURST_NS) +
-                               ATTN_CAPTURE_PART * captures;
+    if (captures > 0)
+        s->captured_until_ns = attn_capture_until(s->captured_until_ns, now, captures);
 }
 
 static void run_batch(attn_scheduler *s, const attn_model *model)

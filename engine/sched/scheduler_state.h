@@ -7,6 +7,8 @@
 #ifndef ATTN_SCHEDULER_STATE_H
 #define ATTN_SCHEDULER_STATE_H
 
+#include <math.h>
+
 #include "engine/compute/sampler.h"
 #include "engine/sched/job.h"
 #include "engine/sched/scheduler.h"
@@ -87,6 +89,20 @@ bool attn_sched_park(attn_scheduler *s, attn_job *job);
 #define ATTN_CAPTURE_PART 4
 /* How far they may be ahead of it. */
 #define ATTN_CAPTURE_BURST_NS 1e8
+
+/* Whether captures that take `planned` keep to that; `until`: when what was captured will have been its
+ * part of the time. */
+static inline bool attn_capture_fits(double until, double now, double planned)
+{
+    return fmax(until, now) + ATTN_CAPTURE_PART * planned <= now + ATTN_CAPTURE_BURST_NS;
+}
+
+/* The next `until`, after captures that took `spent`. While alone they may be ahead as far as they like:
+ * that is forgotten. */
+static inline double attn_capture_until(double until, double now, double spent)
+{
+    return fmin(fmax(until, now), now + ATTN_CAPTURE_BURST_NS) + ATTN_CAPTURE_PART * spent;
+}
 
 /* Plans a batch of `model`: decodes first, then chunks in what they leave; while decodes are ready,
  * chunks get half of the time. The batch may be empty. */

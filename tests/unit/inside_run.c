@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <string.h>
+#include <time.h>
 
 inside_inputs inside_inputs_of(const char *name)
 {
@@ -38,6 +39,29 @@ inside_inputs inside_long_inputs(void)
     for (size_t i = 0; i < INSIDE_LONG; i++)
         memcpy(rows + i * some.size, some.rows + i % some.n * some.size, some.size * sizeof *rows);
     return (inside_inputs){.rows = rows, .size = some.size, .n = INSIDE_LONG};
+}
+
+attn_engine *inside_open_chain(void)
+{
+    return run_open((run_setup){.model = "chain3", .seed = 42, .n_threads = 2});
+}
+
+void inside_prefill(attn_engine *engine, const char *session, size_t n)
+{
+    inside_inputs inputs = inside_long_inputs();
+    run r = inside_fed(engine, ATTN_JOB_PREFILL, session, &inputs, 0, n, NULL);
+    run_free(&r);
+}
+
+void inside_delete(attn_engine *engine, const char *session)
+{
+    attn_error err;
+    assert_int_equal(attn_session_delete(engine, session, &err), ATTN_OK);
+}
+
+void inside_pause_us(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
 attn_request inside_feed(attn_job_kind kind, const char *session, const inside_inputs *inputs,

@@ -21,6 +21,12 @@ inside_inputs inside_inputs_of(const char *name);
 #define INSIDE_LONG 1300
 inside_inputs inside_long_inputs(void);
 
+/* An engine with chain3; a session of the first n of these rows; its end; a pause. */
+attn_engine *inside_open_chain(void);
+void inside_prefill(attn_engine *engine, const char *session, size_t n);
+void inside_delete(attn_engine *engine, const char *session);
+void inside_pause_us(long us);
+
 /* Inputs [first, first + n) as a prefill, which keeps all outputs, or as a decode's steps. `trace`:
  * NULL for none. */
 attn_request inside_feed(attn_job_kind kind, const char *session, const inside_inputs *inputs,

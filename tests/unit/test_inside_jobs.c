@@ -1,159 +1,15 @@
-/* Looking inside, the jobs: who is told, and what becomes of looks when sessions and engines end, and
- * beside other work. */
-#include "tests/unit/inside_run.h"
+/* Looking inside, the jobs: what becomes of looks when sessions and engines end, and beside other
+ * work. */
+#include "tests/unit/observer_run.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { HIDDEN = 96, KV_HEADS = 2, LAYERS = 3, HEAD_DIM = 20 };
-
-static attn_engine *open_chain(void)
-{
-    return run_open((run_setup){.model = "chain3", .seed = 42, .n_threads = 2});
-}
-
-static void prefill(attn_engine *engine, const char *session, size_t n)
-{
-    inside_inputs inputs = inside_long_inputs();
-    run r = inside_fed(engine, ATTN_JOB_PREFILL, session, &inputs, 0, n, NULL);
-    run_free(&r);
-}
-
-static void drop(attn_engine *engine, const char *session)
-{
-    attn_error err;
-    assert_int_equal(attn_session_delete(engine, session, &err), ATTN_OK);
-}
-
-static void pause_us(long us)
-{
-    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-}
-
-/* ------------------------------------------------------------------------ a frozen scheduler */
-
-/* An observer that records events, and on demand keeps the scheduler's thread before a step of session
- * "clock": what is submitted meanwhile stays pending. */
-typedef struct recorded {
-    attn_event_kind kind;
-    char session[16], from[16];
-    uint64_t length, kv_bytes, n_done, n_positions, step, position;
-    bool has_token;
-    uint32_t token;
-    attn_trace *trace;
-} recorded;
-
-enum { MOST_EVENTS = 4096 };
-
-typedef struct observer {
-    pthread_mutex_t mutex;
-    pthread_cond_t cond;
-    bool freeze, frozen;
-    bool chunks; /* keep the events of unfinished prefills too */
-    recorded events[MOST_EVENTS];
-    size_t n_events, n_asked;
-    const char *wanted; /* the session whose steps are wanted */
-    attn_selection selection;
-} observer;
-
-static void on_event(void *ctx, const attn_event *event)
-{
-    observer *o = ctx;
-    pthread_mutex_lock(&o->mutex);
-    bool chunk = event->kind == ATTN_EVENT_PREFILL && event->n_done < event->n_positions;
-    if (o->n_events < MOST_EVENTS && (o->chunks || !chunk)) {
-        recorded *r = &o->events[o->n_events++];
-        *r = (recorded){.kind = event->kind,
-                        .length = event->length,
-                        .kv_bytes = event->kv_bytes,
-                        .n_done = event->n_done,
-                        .n_positions = event->n_positions,
-                        .step = event->step,
-                        .position = event->position,
-                        .has_token = event->has_token,
-                        .token = event->token};
-        snprintf(r->session, sizeof r->session, "%s", event->session);
-        if (event->from != NULL)
-            snprintf(r->from, sizeof r->from, "%s", event->from);
-        if (event->trace != NULL)
-            r->trace = attn_trace_retain(event->trace);
-    }
-    pthread_cond_broadcast(&o->cond);
-    pthread_mutex_unlock(&o->mutex);
-}
-
-static bool on_wants(void *ctx, const char *session, attn_selection *selection)
-{
-    observer *o = ctx;
-    pthread_mutex_lock(&o->mutex);
-    o->n_asked++;
-    if (o->freeze && strcmp(session, "clock") == 0) {
-        o->frozen = true;
-        pthread_cond_broadcast(&o->cond);
-        while (o->freeze)
-            pthread_cond_wait(&o->cond, &o->mutex);
-        o->frozen = false;
-    }
-    bool wanted = o->wanted != NULL && strcmp(session, o->wanted) == 0;
-    *selection = o->selection;
-    pthread_mutex_unlock(&o->mutex);
-    return wanted;
-}
-
-static void watch(attn_engine *engine, observer *o)
-{
-    memset(o, 0, sizeof *o);
-    pthread_mutex_init(&o->mutex, NULL);
-    pthread_cond_init(&o->cond, NULL);
-    attn_engine_set_observer(engine, &(attn_observer){o, on_event, on_wants});
-}
-
-static void forget_events(observer *o)
-{
-    pthread_mutex_lock(&o->mutex);
-    for (size_t i = 0; i < o->n_events; i++)
-        attn_trace_release(o->events[i].trace);
-    o->n_events = 0;
-    pthread_mutex_unlock(&o->mutex);
-}
-
-static run clock_result;
-
-static run_handle *freeze(attn_engine *engine, observer *o)
-{
-    prefill(engine, "clock", 1);
-    attn_engine_observe(engine, true);
-    o->freeze = true;
-    attn_request r = attn_request_init(ATTN_JOB_DECODE);
-    r.session = "clock";
-    r.steps = 1;
-    run_handle *handle = run_start(engine, &r, &clock_result);
-    pthread_mutex_lock(&o->mutex);
-    while (!o->frozen)
-        pthread_cond_wait(&o->cond, &o->mutex);
-    pthread_mutex_unlock(&o->mutex);
-    return handle;
-}
-
-static void thaw(attn_engine *engine, observer *o, run_handle *handle)
-{
-    attn_engine_observe(engine, false);
-    pthread_mutex_lock(&o->mutex);
-    o->freeze = false;
-    pthread_cond_broadcast(&o->cond);
-    pthread_mutex_unlock(&o->mutex);
-    run_wait(handle);
-    run_free(&clock_result);
-}
+enum { KV_HEADS = 2, LAYERS = 3, HEAD_DIM = 20 };
 
 static uint64_t shared_bytes(attn_engine *engine, const char *session)
 {
@@ -169,14 +25,14 @@ static void test_pending_looks(void **state)
     (void)state;
     enum { PENDING = 7 };
     static observer o;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     inside_inputs inputs = inside_long_inputs();
     attn_selection all = inside_everything(engine);
     attn_error err;
-    watch(engine, &o);
+    observer_set(engine, &o);
     run a = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 101, &all);
     run b = inside_fed(engine, ATTN_JOB_PREFILL, "b", &inputs, 100, 101, &all);
-    run_handle *clock = freeze(engine, &o);
+    run_handle *clock = observer_freeze(engine, &o);
     uint64_t before = inside_account(engine);
     assert_int_equal(shared_bytes(engine, "b"), 0);
 
@@ -209,10 +65,10 @@ static void test_pending_looks(void **state)
     run_cancel(handle[4]);
     attn_session_info info;
     assert_int_equal(attn_session_get(engine, "a", &info, NULL), ATTN_OK);
-    drop(engine, "a");
+    inside_delete(engine, "a");
     assert_true(inside_account(engine) <= before - info.kv.bytes - info.inputs_bytes);
     assert_int_equal(attn_session_truncate(engine, "b", 20, OPEN_END, NULL, &err), ATTN_OK);
-    thaw(engine, &o, clock);
+    observer_thaw(engine, &o, clock);
     for (size_t i = 0; i < PENDING; i++) {
         run_wait(handle[i]);
         assert_int_equal(result[i].submitted, ATTN_OK);
@@ -233,10 +89,10 @@ static void test_pending_looks(void **state)
     attn_engine_stats(engine, &stats);
     assert_int_equal(stats.queue_depth + stats.tensor_in_flight, 0);
     assert_int_equal(shared_bytes(engine, "b"), 0);
-    drop(engine, "b");
-    drop(engine, "clock");
+    inside_delete(engine, "b");
+    inside_delete(engine, "clock");
     assert_int_equal(inside_account(engine), 0);
-    forget_events(&o);
+    observer_forget(&o);
     attn_engine_close(engine);
 }
 
@@ -245,11 +101,11 @@ static void test_shutdown(void **state)
 {
     (void)state;
     static observer o;
-    attn_engine *engine = open_chain();
-    watch(engine, &o);
-    prefill(engine, "a", 100);
+    attn_engine *engine = inside_open_chain();
+    observer_set(engine, &o);
+    inside_prefill(engine, "a", 100);
     attn_trace *kept = inside_look(engine, "a", ATTN_TENSOR_PATTERN, 1, 0, OPEN_END, 0, OPEN_END);
-    run_handle *clock = freeze(engine, &o);
+    run_handle *clock = observer_freeze(engine, &o);
     attn_request request =
         inside_look_request("a", ATTN_TENSOR_PATTERN, 1, 0, OPEN_END, 0, OPEN_END);
     run result[4];
@@ -259,13 +115,13 @@ static void test_shutdown(void **state)
     attn_engine_shutdown(engine);
     run refused = run_job(engine, &request);
     assert_int_equal(refused.submitted, ATTN_E_SHUTTING_DOWN);
-    thaw(engine, &o, clock);
+    observer_thaw(engine, &o, clock);
     for (size_t i = 0; i < 3; i++) {
         run_wait(handle[i]);
         assert_int_equal(result[i].reason, ATTN_REASON_SHUTDOWN);
         assert_null(result[i].trace);
     }
-    forget_events(&o);
+    observer_forget(&o);
     attn_engine_close(engine);
     run_wait(handle[3]); /* its job is readable after the engine's end */
     assert_int_equal(result[3].reason, ATTN_REASON_SHUTDOWN);
@@ -280,8 +136,8 @@ static void test_close_with_looks_at_work(void **state)
 {
     (void)state;
     for (int round = 0; round < 10; round++) {
-        attn_engine *engine = open_chain();
-        prefill(engine, "a", 200);
+        attn_engine *engine = inside_open_chain();
+        inside_prefill(engine, "a", 200);
         attn_request request = inside_look_request("a", ATTN_TENSOR_Z, 2, 0, OPEN_END, 0, OPEN_END);
         run result[8];
         run_handle *handle[8];
@@ -305,10 +161,10 @@ static void test_close_with_looks_at_work(void **state)
 static void test_cancels_at_any_moment(void **state)
 {
     (void)state;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     inside_inputs inputs = inside_long_inputs();
     attn_selection all = inside_everything(engine);
-    prefill(engine, "a", 200);
+    inside_prefill(engine, "a", 200);
     uint64_t account = inside_account(engine);
     size_t n_cancelled = 0;
     for (int round = 0; round < 24; round++) {
@@ -319,7 +175,7 @@ static void test_cancels_at_any_moment(void **state)
         run result[2];
         run_handle *handle[] = {run_start(engine, &look, &result[0]),
                                 run_start(engine, &fill, &result[1])};
-        pause_us(round * 2000);
+        inside_pause_us(round * 2000);
         for (size_t i = 0; i < 2; i++) {
             run_cancel(handle[i]);
             run_wait(handle[i]);
@@ -329,206 +185,12 @@ static void test_cancels_at_any_moment(void **state)
             run_free(&result[i]);
         }
         if (result[1].reason == ATTN_REASON_LENGTH)
-            drop(engine, "b");
+            inside_delete(engine, "b");
         assert_int_equal(inside_account(engine), account);
     }
     print_message("%zu of 48 were cancelled\n", n_cancelled);
-    drop(engine, "a");
+    inside_delete(engine, "a");
     assert_int_equal(inside_account(engine), 0);
-    attn_engine_close(engine);
-}
-
-/* ---------------------------------------------------------------------------- the observer */
-
-static const recorded *next_event(const observer *o, size_t *at, attn_event_kind kind,
-                                  const char *session, uint64_t length)
-{
-    assert_true(*at < o->n_events);
-    const recorded *r = &o->events[(*at)++];
-    if (r->kind != kind || strcmp(r->session, session) != 0 || r->length != length)
-        fail_msg("event %zu: %s of %s, length %llu, instead of %s of %s, length %llu", *at - 1,
-                 attn_event_kind_name(r->kind), r->session, (unsigned long long)r->length,
-                 attn_event_kind_name(kind), session, (unsigned long long)length);
-    /* 16 positions a page. */
-    assert_true(r->kv_bytes >= r->length * 2 * LAYERS * KV_HEADS * HEAD_DIM * 4);
-    return r;
-}
-
-static void test_events(void **state)
-{
-    (void)state;
-    static observer o;
-    attn_engine *engine = open_chain();
-    inside_inputs inputs = inside_long_inputs();
-    attn_error err;
-    attn_session_info info;
-    watch(engine, &o);
-    o.wanted = "a";
-    o.selection = inside_everything(engine);
-    /* Nothing is told, nor asked, while it is off. */
-    prefill(engine, "a", 20);
-    run r = inside_steps(engine, "a", 3, NULL);
-    run_free(&r);
-    drop(engine, "a");
-    assert_int_equal(o.n_events + o.n_asked, 0);
-
-    attn_engine_observe(engine, true);
-    o.chunks = true;
-    prefill(engine, "a", 1000);
-    attn_selection some = {.tensors = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z};
-    r = inside_steps(engine, "a", 3, &some);
-    assert_int_equal(attn_session_truncate(engine, "a", 500, OPEN_END, &info, &err), ATTN_OK);
-    assert_int_equal(attn_session_fork(engine, "a", "f", 40, OPEN_END, &info, &err), ATTN_OK);
-    drop(engine, "f");
-    attn_trace_release(
-        inside_look(engine, "a", ATTN_TENSOR_Z, 0, 3, 4, 0, OPEN_END)); /* no event */
-    drop(engine, "a");
-
-    size_t at = 0;
-    next_event(&o, &at, ATTN_EVENT_CREATED, "a", 0);
-    uint64_t n_done = 0;
-    size_t n_chunks = 0;
-    while (n_done < 1000) {
-        const recorded *e = &o.events[at];
-        next_event(&o, &at, ATTN_EVENT_PREFILL, "a", e->n_done < 1000 ? 0 : 1000);
-        assert_true(e->n_done > n_done && e->n_positions == 1000);
-        n_done = e->n_done;
-        n_chunks++;
-    }
-    assert_int_equal(n_done, 1000);
-    assert_true(n_chunks > 1); /* more than a batch's rows */
-    for (uint64_t i = 0; i < 3; i++) {
-        const recorded *e = next_event(&o, &at, ATTN_EVENT_STEP, "a", 1001 + i);
-        assert_int_equal(e->step, i);
-        assert_int_equal(e->position, 1000 + i);
-        assert_false(e->has_token);
-        inside_assert_within(r.traces[i], e->trace);
-        assert_int_equal(e->trace->n_tensors,
-                         3 * (size_t)__builtin_popcount(o.selection.tensors) - 2);
-    }
-    next_event(&o, &at, ATTN_EVENT_TRUNCATED, "a", 500);
-    const recorded *forked = next_event(&o, &at, ATTN_EVENT_FORKED, "f", 40);
-    assert_string_equal(forked->from, "a");
-    assert_int_equal(forked->kv_bytes, info.kv.bytes);
-    assert_int_equal(next_event(&o, &at, ATTN_EVENT_DELETED, "f", 0)->kv_bytes, 0);
-    next_event(&o, &at, ATTN_EVENT_DELETED, "a", 0);
-    assert_int_equal(at, o.n_events);
-    assert_int_equal(o.n_asked, 3);
-    /* What was retained outlives the session. */
-    inside_assert_causal(o.events[at - 5].trace);
-    run_free(&r);
-    forget_events(&o);
-
-    /* A prefill that fails: its session comes and goes. */
-    o.chunks = false;
-    static float huge[20 * HIDDEN];
-    memcpy(huge, inputs.rows, sizeof huge);
-    for (size_t i = 17 * HIDDEN; i < 18 * HIDDEN; i++)
-        huge[i] = 3e38f;
-    r = run_prefill(engine, "bad", NULL, huge, 20, HIDDEN, ATTN_OUTPUT_NONE);
-    assert_int_equal(r.error.status, ATTN_E_NON_FINITE);
-    at = 0;
-    next_event(&o, &at, ATTN_EVENT_CREATED, "bad", 0);
-    next_event(&o, &at, ATTN_EVENT_DELETED, "bad", 0);
-    assert_int_equal(at, o.n_events);
-
-    /* Off again. */
-    attn_engine_observe(engine, false);
-    prefill(engine, "a", 20);
-    drop(engine, "a");
-    assert_int_equal(o.n_events, 2);
-    forget_events(&o);
-    attn_engine_close(engine);
-}
-
-static void test_expiry_is_told(void **state)
-{
-    (void)state;
-    static observer o;
-    attn_engine *engine = open_chain();
-    inside_inputs inputs = inside_long_inputs();
-    watch(engine, &o);
-    attn_engine_observe(engine, true);
-    attn_request request = inside_feed(ATTN_JOB_PREFILL, "mortal", &inputs, 0, 30, NULL);
-    request.has_ttl = true;
-    request.ttl_s = 1;
-    run r = run_job(engine, &request);
-    assert_int_equal(r.reason, ATTN_REASON_LENGTH);
-    run_free(&r);
-    pthread_mutex_lock(&o.mutex);
-    while (o.n_events < 3)
-        pthread_cond_wait(&o.cond, &o.mutex);
-    pthread_mutex_unlock(&o.mutex);
-    size_t at = 0;
-    next_event(&o, &at, ATTN_EVENT_CREATED, "mortal", 0);
-    next_event(&o, &at, ATTN_EVENT_PREFILL, "mortal", 30);
-    assert_int_equal(next_event(&o, &at, ATTN_EVENT_EXPIRED, "mortal", 0)->kv_bytes, 0);
-    attn_session_info info;
-    assert_int_equal(attn_session_get(engine, "mortal", &info, NULL), ATTN_E_SESSION_NOT_FOUND);
-    while (inside_account(engine) != 0) /* told first, then freed */
-        pause_us(1000);
-    assert_int_equal(o.n_events, 3);
-    forget_events(&o);
-    attn_engine_close(engine);
-}
-
-/* An observer may want what cannot be: then the step has no trace. */
-static void test_wants_what_cannot_be(void **state)
-{
-    (void)state;
-    static observer o;
-    attn_engine *engine = open_chain();
-    watch(engine, &o);
-    o.wanted = "a";
-    prefill(engine, "a", 20);
-    attn_engine_observe(engine, true);
-    attn_selection wrong[] = {
-        {.tensors = 0},
-        {.tensors = 1u << ATTN_TENSOR_RESID_POST},
-        {.tensors = 1u << ATTN_TENSOR_KEY},
-        {.tensors = 1u << ATTN_TENSOR_Q | 1u << ATTN_TENSOR_VALUE},
-        {.tensors = 1u << ATTN_TENSOR_Q, .some_layers = true},
-        {.tensors = 1u << ATTN_TENSOR_Q, .some_heads = true},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        o.selection = wrong[i];
-        run r = inside_steps(engine, "a", 1, NULL);
-        run_free(&r);
-    }
-    attn_engine_observe(engine, false);
-    run r = inside_steps(engine, "a", 1, NULL);
-    run_free(&r);
-    assert_int_equal(o.n_events, sizeof wrong / sizeof wrong[0]);
-    for (size_t i = 0; i < o.n_events; i++)
-        assert_null(o.events[i].trace);
-    forget_events(&o);
-    attn_engine_close(engine);
-}
-
-static void test_tokens_are_told(void **state)
-{
-    (void)state;
-    static observer o;
-    attn_engine *engine = run_open((run_setup){.model = "qwen3-untied", .seed = 7});
-    inside_inputs inputs = inside_inputs_of("lm-qwen3-untied");
-    watch(engine, &o);
-    attn_engine_observe(engine, true);
-    run p = inside_fed(engine, ATTN_JOB_PREFILL, "a", &inputs, 0, 30, NULL);
-    run d = inside_steps(engine, "a", 4, NULL);
-    run fed = inside_fed(engine, ATTN_JOB_DECODE, "a", &inputs, 30, 2, NULL);
-    attn_engine_observe(engine, false);
-    assert_int_equal(o.n_events, 2 + 6);
-    for (size_t i = 0; i < 6; i++) {
-        const recorded *e = &o.events[2 + i];
-        assert_int_equal(e->kind, ATTN_EVENT_STEP);
-        assert_true(e->has_token);
-        assert_int_equal(e->token, i < 4 ? d.tokens[i] : inputs.tokens[30 + i - 4]);
-        assert_int_equal(e->length, 31 + i);
-    }
-    run_free(&p);
-    run_free(&d);
-    run_free(&fed);
-    forget_events(&o);
     attn_engine_close(engine);
 }
 
@@ -538,10 +200,10 @@ static void test_tokens_are_told(void **state)
 static void test_waiting_beside_looks(void **state)
 {
     (void)state;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     inside_inputs inputs = inside_long_inputs();
     attn_selection some = {.tensors = 1u << ATTN_TENSOR_ROT_Q};
-    prefill(engine, "a", 30);
+    inside_prefill(engine, "a", 30);
     attn_request decode = attn_request_init(ATTN_JOB_DECODE);
     decode.session = "a";
     decode.steps = 5;
@@ -577,7 +239,6 @@ typedef struct worker {
     bool looks;
     _Atomic bool *over;
     const attn_trace *expected; /* what a look must see */
-    inside_inputs inputs;
     _Atomic size_t n_done;
     pthread_t thread;
 } worker;
@@ -622,7 +283,7 @@ static void join_workers(worker *workers, size_t n, _Atomic bool *over)
 {
     for (size_t i = 0; i < n; i++) {
         while (workers[i].n_done == 0)
-            pause_us(1000);
+            inside_pause_us(1000);
     }
     *over = true;
     for (size_t i = 0; i < n; i++)
@@ -633,11 +294,11 @@ static void join_workers(worker *workers, size_t n, _Atomic bool *over)
 static void test_nobody_starves(void **state)
 {
     (void)state;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     _Atomic bool over = false;
-    prefill(engine, "a", 100);
-    prefill(engine, "b", 100);
-    prefill(engine, "c", 100);
+    inside_prefill(engine, "a", 100);
+    inside_prefill(engine, "b", 100);
+    inside_prefill(engine, "c", 100);
     attn_trace *expected = inside_look(engine, "a", ATTN_TENSOR_PATTERN, 2, 40, 60, 0, OPEN_END);
     worker decoders[] = {{.engine = engine, .session = "a", .over = &over},
                          {.engine = engine, .session = "b", .over = &over}};
@@ -655,12 +316,12 @@ static void test_nobody_starves(void **state)
     start_workers(lookers, 3);
     run d = inside_steps(engine, "c", 300, NULL);
     run_free(&d);
-    pause_us(20000);
+    inside_pause_us(20000);
     join_workers(lookers, 3, &over);
     attn_trace_release(expected);
-    drop(engine, "a");
-    drop(engine, "b");
-    drop(engine, "c");
+    inside_delete(engine, "a");
+    inside_delete(engine, "b");
+    inside_delete(engine, "c");
     assert_int_equal(inside_account(engine), 0);
     attn_engine_close(engine);
 }
@@ -699,12 +360,12 @@ static void test_everything_at_once(void **state)
 {
     (void)state;
     static observer o;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     _Atomic bool over = false;
-    watch(engine, &o);
+    observer_set(engine, &o);
     o.wanted = "a";
     o.selection = inside_everything(engine);
-    prefill(engine, "a", 50);
+    inside_prefill(engine, "a", 50);
     worker workers[] = {{.engine = engine, .session = "b", .over = &over},
                         {.engine = engine, .session = "c", .over = &over},
                         {.engine = engine, .session = "d", .over = &over}};
@@ -726,9 +387,9 @@ static void test_everything_at_once(void **state)
     }
     assert_int_equal(shared_bytes(engine, "a"), 0);
     assert_true(run_verify(engine, "a").bit_identical);
-    drop(engine, "a");
+    inside_delete(engine, "a");
     assert_int_equal(inside_account(engine), 0);
-    forget_events(&o);
+    observer_forget(&o);
     attn_engine_close(engine);
 }
 
@@ -736,7 +397,7 @@ static void test_everything_at_once(void **state)
 static void test_last_rows(void **state)
 {
     (void)state;
-    attn_engine *engine = open_chain();
+    attn_engine *engine = inside_open_chain();
     inside_inputs inputs = inside_long_inputs();
     attn_stats stats;
     attn_selection last = {.tensors = 1u << ATTN_TENSOR_PATTERN | 1u << ATTN_TENSOR_Z,
@@ -766,74 +427,9 @@ static void test_last_rows(void **state)
     }
     run_free(&r);
     do { /* jobs end a moment after they have told it */
-        pause_us(100);
+        inside_pause_us(100);
         attn_engine_stats(engine, &stats);
     } while (stats.trace_bytes != before);
-    attn_engine_close(engine);
-}
-
-/* Deletes sessions until it is over, which others make again at once. */
-static void *delete_all(void *arg)
-{
-    worker *w = arg;
-    do {
-        attn_status status = attn_session_delete(w->engine, w->session, NULL);
-        (void)status;
-        w->n_done++;
-    } while (!*w->over);
-    return NULL;
-}
-
-static void *make_again(void *arg)
-{
-    worker *w = arg;
-    for (; w->n_done < 100; w->n_done++) {
-        attn_request r = inside_feed(ATTN_JOB_PREFILL, w->session, &w->inputs, 0, 3, NULL);
-        run made = run_job(w->engine, &r);
-        run_free(&made);
-        attn_session_info info;
-        attn_status status =
-            attn_session_fork(w->engine, "parent", w->session, 5, OPEN_END, &info, NULL);
-        (void)status;
-    }
-    return NULL;
-}
-
-/* Of one id's sessions, one after the other, each comes, lives and goes in order. */
-static void test_order_of_events(void **state)
-{
-    (void)state;
-    static observer o;
-    attn_engine *engine = open_chain();
-    _Atomic bool over = false;
-    inside_inputs inputs = inside_long_inputs();
-    prefill(engine, "parent", 20);
-    watch(engine, &o);
-    o.chunks = true;
-    attn_engine_observe(engine, true);
-    worker workers[4];
-    for (size_t i = 0; i < 4; i++) {
-        workers[i] = (worker){.engine = engine, .session = "x", .over = &over, .inputs = inputs};
-        assert_int_equal(
-            pthread_create(&workers[i].thread, NULL, i < 2 ? delete_all : make_again, &workers[i]),
-            0);
-    }
-    for (size_t i = 2; i < 4; i++)
-        pthread_join(workers[i].thread, NULL);
-    join_workers(workers, 2, &over);
-    attn_engine_observe(engine, false);
-    size_t n_sessions = 0;
-    bool present = false;
-    for (size_t i = 0; i < o.n_events; i++) {
-        const attn_event_kind kind = o.events[i].kind;
-        const bool comes = kind == ATTN_EVENT_CREATED || kind == ATTN_EVENT_FORKED;
-        assert_string_equal(o.events[i].session, "x");
-        assert_int_equal(present, !comes);
-        present = kind != ATTN_EVENT_DELETED;
-        n_sessions += comes;
-    }
-    assert_true(n_sessions > 1);
-    forget_events(&o);
     attn_engine_close(engine);
 }
 
@@ -844,14 +440,9 @@ int main(void)
         cmocka_unit_test(test_shutdown),
         cmocka_unit_test(test_close_with_looks_at_work),
         cmocka_unit_test(test_cancels_at_any_moment),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_expiry_is_told),
-        cmocka_unit_test(test_wants_what_cannot_be),
-        cmocka_unit_test(test_tokens_are_told),
         cmocka_unit_test(test_waiting_beside_looks),
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_everything_at_once),
-        cmocka_unit_test(test_order_of_events),
         cmocka_unit_test(test_last_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
