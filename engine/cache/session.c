@@ -128,10 +128,22 @@ static uint32_t copy_page(const attn_session *session, uint32_t id, size_t n)
     return copy;
 }
 
-attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_error *err)
+/* Whether the last page is shared when no fork copies it just now: waits for these. Those that come
+ * after them copy committed positions, to which the caller, who holds the session, only adds. */
+static bool last_page_stays_shared(attn_session *session)
+{
+    attn_mutex_lock(&session->table_mutex);
+    while (session->n_copying > 0)
+        attn_cond_wait(&session->read, &session->table_mutex);
+    bool shared = last_page_is_shared(session);
+    attn_mutex_unlock(&session->table_mutex);
+    return shared;
+}
+
+static attn_status reserve(attn_session *session, uint64_t length, bool copies_last,
+                           attn_error *err)
 {
     uint64_t n_pages = pages_for(length), have = session->n_pages;
-    bool copies_last = length > session->length && last_page_is_shared(session);
     uint64_t extra = (n_pages > have ? n_pages - have : 0) + copies_last;
     uint64_t table_extra = n_pages > session->page_table_capacity
                                ? (n_pages - session->page_table_capacity) * sizeof(uint32_t)
@@ -148,6 +160,15 @@ attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_er
     session->reserved_pages = extra;
     session->copies_last = copies_last;
     return ATTN_OK;
+}
+
+attn_status attn_session_reserve(attn_session *session, uint64_t length, attn_error *err)
+{
+    bool copies_last = length > session->length && last_page_is_shared(session);
+    attn_status status = reserve(session, length, copies_last, err);
+    if (status == ATTN_E_KV_BUDGET && copies_last && !last_page_stays_shared(session))
+        status = reserve(session, length, false, err);
+    return status;
 }
 
 void attn_session_take_pages(attn_session *session, uint64_t length)
@@ -251,6 +272,9 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
                session->model->config.hidden_size * sizeof *fork->last_output);
         fork->has_last_output = true;
     }
+    session->n_copying += ok && rest > 0;
+    if (ok && n_full > 0)
+        session->forked = fork->forked = true;
     attn_mutex_unlock(&session->table_mutex);
     if (!ok)
         return false;
@@ -261,9 +285,11 @@ static bool share_pages(attn_session *session, uint64_t length, attn_session *fo
         fork->reserved_pages--;
         fork->n_pages = n_full + 1;
         attn_page_drop(session->pages, &last, 1);
+        attn_mutex_lock(&session->table_mutex);
+        session->n_copying--;
+        attn_cond_broadcast(&session->read);
+        attn_mutex_unlock(&session->table_mutex);
     }
-    if (n_full > 0)
-        session->forked = fork->forked = true;
     return true;
 }
 

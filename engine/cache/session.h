@@ -8,13 +8,14 @@
  *   the atomic ones among them may be read by anyone. The page table, and the last output with the
  *   committed length, are changed under table_mutex as well, so that a fork can read them while the
  *   session is at work;
- * - "readers" fields are guarded by table_mutex.
+ * - "readers" fields are guarded by table_mutex; a fork's copy of a page reads too.
  *
  * Sharing: a page may stand in several page tables. A fork shares the pages that its positions fill
  * and copies the positions of a page that they do not fill, so what a running session still writes
  * is never shared, but for the moment of such a copy, which reads committed positions alone. After a
  * truncate the last page may be a shared one: attn_session_reserve sees that and counts a copy, which
- * is made before the next position is written.
+ * is made before the next position is written; if only a fork's moment makes it so, it may count one
+ * too many, but refuses nothing for it.
  *
  * Readers: looks into a session read its committed positions in place, from time to time, without a
  * share in its pages, so they cost no budget. Whoever makes the session shorter turns those out that
@@ -79,7 +80,8 @@ typedef struct attn_session {
 
     /* readers */
     attn_reader *readers;
-    attn_cond read; /* a reader has paused */
+    uint32_t n_copying; /* forks that copy a page just now, which is shared meanwhile */
+    attn_cond read;     /* a reader has paused, a copy is made */
 } attn_session;
 
 /* Bytes of budget that a session costs before its first position. */
@@ -105,7 +107,7 @@ void attn_session_commit(attn_session *session, uint64_t length);
 void attn_session_commit_output(attn_session *session, uint64_t length, const float *output);
 
 /* Reserves the pages, and grows the page table, for positions up to `length`. The caller holds the
- * session. Errors: KV_BUDGET, NO_MEMORY; the session is then unchanged. */
+ * session. May block for the copy of a page, when the budget is full. Errors: KV_BUDGET, NO_MEMORY; the session is then unchanged. */
 ATTN_MUST_CHECK attn_status attn_session_reserve(attn_session *session, uint64_t length,
                                                  attn_error *err);
 /* Takes the pages of positions below `length` out of the reservation; cannot fail. */

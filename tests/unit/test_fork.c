@@ -324,6 +324,39 @@ static void test_fork_of_a_session_that_goes(void **state)
     attn_engine_close(engine);
 }
 
+/* What a fork copies just now is nothing that a step must copy: it is not refused for that. */
+static void test_forks_at_a_full_budget(void **state)
+{
+    (void)state;
+    attn_totals full;
+    attn_engine *engine = open_chain(1);
+    prefill(engine, "a", 0, 21);
+    fork_at(engine, "a", "b", UINT64_MAX);
+    attn_engine_totals(engine, &full);
+    attn_engine_close(engine);
+    engine = run_open((run_setup){.model = "chain3",
+                                  .seed = 42,
+                                  .n_threads = 1,
+                                  .kv_memory_bytes = full.allocated_bytes + PAGE_KV_BYTES / 2});
+    _Atomic bool over = false;
+    forker beside = {engine, "b", &over};
+    pthread_t thread;
+    prefill(engine, "a", 0, 21);
+    assert_int_equal(pthread_create(&thread, NULL, fork_and_delete, &beside), 0);
+    attn_status status = ATTN_OK;
+    for (int i = 0; status == ATTN_OK && i < LESS(3000, 300); i++) {
+        run r = run_steps(engine, "a", 1);
+        status = r.submitted;
+        run_free(&r);
+        if (status == ATTN_OK)
+            status = attn_session_truncate(engine, "a", 21, UINT64_MAX, NULL, NULL);
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    assert_int_equal(status, ATTN_OK);
+    attn_engine_close(engine);
+}
+
 static void test_a_thousand_forks_cost_their_tables(void **state)
 {
     (void)state;
@@ -385,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_forks_beside_every_step),
         cmocka_unit_test(test_forks_beside_short_runs),
         cmocka_unit_test(test_fork_of_a_session_that_goes),
+        cmocka_unit_test(test_forks_at_a_full_budget),
         cmocka_unit_test(test_a_thousand_forks_cost_their_tables),
         cmocka_unit_test(test_what_cannot_be_forked),
     };
