@@ -77,14 +77,13 @@ ATTN_MUST_CHECK attn_status attn_job_admit(struct attn_job *job, attn_error *err
  * another who does. On error it has no session. Thread: the scheduler; the job is on no list. */
 ATTN_MUST_CHECK attn_status attn_job_start_over(struct attn_job *job, attn_error *err);
 
-/* Whether the job looks at a tensor of the cache, which needs no computing. */
-static inline bool attn_job_is_cache_look(const struct attn_job *job)
-{
-    return job->request.tensor == ATTN_TENSOR_KEY || job->request.tensor == ATTN_TENSOR_VALUE;
-}
-
-/* Reads the next n keys of such a look. Thread: the scheduler, while it is reading. */
-void attn_job_read_cache(struct attn_job *job, size_t n);
+/* What a request must have in common with a session that exists. Its fixed fields may be read without
+ * holding it. Errors: MODEL_MISMATCH, SESSION_EXISTS. */
+ATTN_MUST_CHECK attn_status attn_job_check_options(const attn_request *request,
+                                                   const attn_session *session, attn_error *err);
+/* Whether one request may look at so many bytes. Errors: TENSOR_TOO_LARGE. */
+ATTN_MUST_CHECK attn_status attn_job_check_trace_bytes(uint64_t bytes, const char *param,
+                                                       attn_error *err);
 
 /* Releases what the job holds, fills its result and calls `done`; gives the scheduler's reference
  * back. Returns true when other jobs wait for the session. Thread: the scheduler. */

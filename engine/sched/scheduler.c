@@ -5,6 +5,8 @@
  * run on this thread. */
 #include "engine/sched/scheduler_state.h"
 
+#include "engine/sched/look.h"
+
 #include <math.h>
 
 /* While others have work, looking into sessions gets this part of the time. */
@@ -212,11 +214,11 @@ static void run_batch(attn_scheduler *s, const attn_model *model)
 static void run_look(attn_scheduler *s, attn_job *job, bool alone)
 {
     const attn_config *c = &job->view->model->config;
-    if (attn_job_is_cache_look(job)) {
+    if (attn_look_is_of_cache(job)) {
         uint64_t left = job->n_positions - job->n_done;
         size_t n = 1 + CACHE_FLOATS / ((size_t)c->num_key_value_heads * c->head_dim);
         n = n < left ? n : (size_t)left;
-        attn_job_read_cache(job, n);
+        attn_look_read_cache(job, n);
         job->n_done += n;
         return;
     }
