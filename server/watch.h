@@ -46,6 +46,9 @@ void srv_watch_join(srv_watch *hub);
 /* Frees it, after the engine. NULL is allowed. */
 void srv_watch_free(srv_watch *hub);
 
+/* A watcher's reader made room. Thread: the HTTP loop. */
+void srv_watch_poke(srv_watch *hub);
+
 /* Makes x a watcher: sets x->watcher, x->next_line and its type. Fails x. Thread: who runs x's
  * handler. */
 void srv_watcher_join(srv_exchange *x, const srv_watch_choice *choice);

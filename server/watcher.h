@@ -54,7 +54,4 @@ void srv_watcher_wake(srv_watcher *w);
 /* The HTTP loop: the next piece of the stream, see srv_exchange. */
 srv_line srv_watcher_next(srv_exchange *x, srv_buf *line);
 
-/* A reader made room. Thread: the HTTP loop. */
-void srv_watch_poke(srv_watch *hub);
-
 #endif
