@@ -107,7 +107,8 @@ void attn_session_commit(attn_session *session, uint64_t length);
 void attn_session_commit_output(attn_session *session, uint64_t length, const float *output);
 
 /* Reserves the pages, and grows the page table, for positions up to `length`. The caller holds the
- * session. May block for the copy of a page, when the budget is full. Errors: KV_BUDGET, NO_MEMORY; the session is then unchanged. */
+ * session. May block for a fork's copy of a page when the budget is full. Errors: KV_BUDGET,
+ * NO_MEMORY; the session is then unchanged. */
 ATTN_MUST_CHECK attn_status attn_session_reserve(attn_session *session, uint64_t length,
                                                  attn_error *err);
 /* Takes the pages of positions below `length` out of the reservation; cannot fail. */
