@@ -72,6 +72,11 @@ export class Heatmap {
       this.fresh.style.left = `${(100 * picture.newest) / columns}%`;
       this.fresh.style.width = `${(100 * (picture.end - picture.newest)) / columns}%`;
     }
+    this.refresh();
+  }
+
+  /** Says again what the active cell shows, after its numbers changed. */
+  refresh() {
     if (!this.mark.hidden) this.#show(false);
   }
 

@@ -137,10 +137,12 @@ function render() {
 
 function renderRow(h, made, row, n) {
   const weights = row.data.subarray(h * n, (h + 1) * n);
-  let [sum, top, bits] = [0, 0, 0];
-  for (const [k, p] of weights.entries()) {
+  const first = state.view.hideSink && n > 1 ? 1 : 0;
+  let [sum, top, bits] = [0, first, 0];
+  for (let k = 0; k < n; k++) {
+    const p = weights[k];
     sum += p;
-    if (p > weights[top]) top = k;
+    if (p > weights[top] && k >= first) top = k;
     if (p > 0) bits -= p * Math.log2(p);
   }
   setText(made.most, t('heads.most', { key: top, token: labelOf(top), weight: fixed(weights[top], 3), bits: fixed(Math.abs(bits), 2) }));

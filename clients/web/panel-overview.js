@@ -12,8 +12,7 @@ import { state, subscribe, touch } from './state.js';
 /** Pixels a cell, its gap among them: the largest with which all fit into the height. */
 const SIZES = [18, 14, 11, 9, 7, 6, 5, 4];
 const HEIGHT = 150;
-const SHOWN_STATES = ['decode', 'prefill', 'idle'];
-const COLORS = { decode: '--decode', prefill: '--prefill', idle: '--strong', spilled: '--muted' };
+const COLORS = { decode: '--decode', prefill: '--prefill', idle: '--strong' };
 
 /** Cells by number: ids, and null where a session has gone. @type {(string | null)[]} */
 let ids = [];
@@ -21,9 +20,9 @@ let ids = [];
 let places = new Map();
 /** @type {number[]} */
 let free = [];
-/** What each cell shows, of SHOWN_STATES; '' for others. @type {string[]} */
+/** What each cell counts as; '' for none. @type {string[]} */
 let doing = [];
-const counts = { decode: 0, prefill: 0, idle: 0 };
+const counts = { decode: 0, prefill: 0, idle: 0, other: 0 };
 let largest = 1;
 let width = 0;
 let layout = '';
@@ -34,7 +33,7 @@ let chosen = -1;
 let isStale = true;
 
 const readout = el('p', { class: 'readout', testid: 'overview-readout' });
-const keys = Object.fromEntries(SHOWN_STATES.map((name) => [name, el('span', { class: 'key', data: { state: name } })]));
+const keys = Object.fromEntries(Object.keys(counts).map((name) => [name, el('span', { class: 'key', data: { state: name } })]));
 const legend = el('p', { class: 'note legend' }, el('span', { i18n: 'overview.area' }), ...Object.values(keys));
 const map = new Heatmap({ label: '', testid: 'overview', readout, onChoose: (row, column) => choose(row * map.picture.columns + column) });
 const root = el('div', { class: 'overview', hidden: true, testid: 'overview-box' }, el('div', { class: 'overview-map' }, map.root), readout, legend);
@@ -64,10 +63,22 @@ function place(id) {
   places.set(id, at);
 }
 
+const kind = (one) => (one ? (one.state in COLORS ? one.state : 'other') : '');
+
 function note(at, name) {
-  if (doing[at] in counts) counts[doing[at]]--;
-  if (name in counts) counts[name]++;
+  if (doing[at]) counts[doing[at]]--;
+  if (name) counts[name]++;
   doing[at] = name;
+}
+
+/* A power of two, so that one session's growth seldom changes all. */
+function fitLargest() {
+  let most = 1;
+  for (const one of state.sessions.values()) most = Math.max(most, one.kv_bytes);
+  const next = 2 ** Math.ceil(Math.log2(most));
+  if (next === largest) return;
+  largest = next;
+  isStale = true;
 }
 
 const byName = new Intl.Collator('en', { numeric: true }).compare;
@@ -76,7 +87,7 @@ const byName = new Intl.Collator('en', { numeric: true }).compare;
 function compact() {
   ids = ids.filter((id) => id !== null);
   places = new Map(ids.map((id, at) => [id, at]));
-  doing = ids.map((id) => state.sessions.get(id).state);
+  doing = ids.map((id) => kind(state.sessions.get(id)));
   free = [];
   isStale = true;
 }
@@ -85,34 +96,31 @@ function render(topics) {
   if (topics.has('theme') || topics.has('lang')) isStale = true;
   if (!state.isGreeted) return;
   const cells = new Set();
+  let isFitting = false;
   for (const id of [...moved].filter((one) => state.sessions.has(one) && !places.has(one)).sort(byName)) place(id);
   for (const id of moved) {
     const one = state.sessions.get(id);
     const at = places.get(id);
     if (at === undefined) continue;
     cells.add(at);
-    note(at, one?.state ?? '');
-    if (one) {
-      /* By powers of two, so that one session's growth seldom changes all. */
-      while (one.kv_bytes > largest) {
-        largest *= 2;
-        isStale = true;
-      }
-      continue;
-    }
+    note(at, kind(one));
+    isFitting ||= !one || one.kv_bytes > largest;
+    if (one) continue;
     places.delete(id);
     ids[at] = null;
     free.push(at);
   }
   moved.clear();
+  if (isFitting) fitLargest();
   if (free.length > 32 && 2 * free.length > ids.length) compact();
   root.hidden = !places.size;
-  if (!places.size || !width) return;
+  if (!places.size || width < SIZES.at(-1)) return;
   const now = focus ? places.get(focus.session) ?? -1 : -1;
   if (now !== chosen) cells.add(now).add(chosen);
   chosen = now;
   show(cells);
-  for (const [name, node] of Object.entries(keys)) setText(node, `${t(`state.${name}`)} ${count(counts[name])}`);
+  for (const [name, node] of Object.entries(keys)) setText(node, `${t(name === 'other' ? 'overview.other' : `state.${name}`)} ${count(counts[name])}`);
+  keys.other.hidden = !counts.other;
 }
 
 /* Lays out anew if the number of cells or the width ask for that, and draws what changed. */
@@ -134,14 +142,18 @@ function show(cells) {
     context.setTransform(canvas.width / (columns * size), 0, 0, canvas.height / (rows * size), 0, 0);
     if (isStale) {
       const style = getComputedStyle(document.documentElement);
-      colors = Object.fromEntries([...new Set(Object.values(COLORS)), '--text', '--hatch-a'].map((name) => [name, style.getPropertyValue(name).trim()]));
+      colors = Object.fromEntries([...new Set(Object.values(COLORS)), '--muted', '--text', '--hatch-a'].map((name) => [name, style.getPropertyValue(name).trim()]));
       context.clearRect(0, 0, columns * size, rows * size);
     }
     for (const at of isStale ? ids.keys() : cells) if (at >= 0 && at < ids.length) drawCell(context, at, size, columns);
     isStale = false;
   };
   const labelled = `${document.documentElement.lang} ${wanted}`;
-  if (labelled === look) return draw();
+  if (labelled === look) {
+    draw();
+    map.refresh();
+    return;
+  }
   look = labelled;
   map.label = t('overview.label');
   map.set({ rows, columns, draw, describe, cellWidth: size, height: rows * size });

@@ -38,11 +38,12 @@ function onHello(event) {
     greetedAt = performance.now();
   }
   for (const one of event.sessions) {
+    if (unseen.has(one.session)) continue;
     greeted.add(one.session);
     const known = state.sessions.get(one.session);
     if (known && !known.gone && Object.entries(one).every(([name, value]) => known[name] === value)) continue;
     note(one.session);
-    Object.assign(row(one.session), { ...one, gone: null, touched: greetedAt });
+    Object.assign(row(one.session), { ...one, gone: null, progress: '', touched: Math.max(greetedAt, known?.touched ?? 0) });
   }
   if (event.totals) state.totals = event.totals;
   if (event.more) return;

@@ -104,10 +104,13 @@ async function measure(sessions, decoding, seconds, isApart) {
       '--concurrency', String(decoding), '--prompt', '16', '--steps', '100', '--ops', 'inf', '--duration', '600', '--check', '0', '--quiet', '--id', 'load'];
     const child = spawn(program, parameters, { stdio: 'ignore' });
     const ended = new Promise((done) => child.on('exit', done));
-    await pause(2);
-    await during();
-    child.kill();
-    await ended;
+    try {
+      await pause(2);
+      await during();
+    } finally {
+      child.kill();
+      await ended;
+    }
   };
   const alone = () => load(() => rate('without a page', () => pause(seconds)));
   await alone();

@@ -332,6 +332,9 @@ test('the overview: a cell a session, as large as its memory, of the colour of w
   await page.page.keyboard.press('Home');
   await page.page.keyboard.press('ArrowRight');
   assert.equal(await text('overview-readout', page.page), 'cell-1: 4 positions, 2.00 KiB, idle');
+  await own.call('POST', '/decode', { session: 'cell-1', steps: 1 });
+  await eventually(async () => /^cell-1: 5 positions/.test(await text('overview-readout', page.page)), 'what is pointed at is kept up to date');
+  await own.call('POST', '/sessions/cell-1/truncate', { length: 4 });
   await page.page.keyboard.press('Enter');
   await cacheIs(page, 4);
   await eventually(async () => { const found = await painted('--text'); return found[1] > 0 && found.every((n, i) => i === 1 || n === 0); }, 'the chosen one is framed');
@@ -342,6 +345,9 @@ test('the overview: a cell a session, as large as its memory, of the colour of w
   await cacheIs(page, 200);
   await own.call('DELETE', '/sessions/cell-2');
   await eventually(async () => (await painted('--strong'))[2] === 0, 'its cell is empty');
+  const before = (await painted('--strong'))[0];
+  await own.call('DELETE', '/sessions/cell-7');
+  await eventually(async () => (await painted('--strong'))[0] > 4 * before, 'areas are of the largest that is left');
   assert.deepEqual(page.complaints, []);
   await page.context.close();
   await own.stop();
