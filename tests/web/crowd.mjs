@@ -101,7 +101,8 @@ async function measure(sessions, decoding, seconds, isApart) {
   };
   const load = async (during) => {
     const [program, ...parameters] = [...prefix, join(dirname(BINARY), 'attn-load'), '--url', server.url, '--model', 'seed-attention', '--sessions', String(decoding),
-      '--concurrency', String(decoding), '--prompt', '16', '--steps', '100', '--ops', 'inf', '--duration', '600', '--check', '0', '--quiet', '--id', 'load'];
+      '--concurrency', String(decoding), '--prompt', '16', '--steps', '100', '--ops', 'inf', '--mix', 'decode=1,truncate=1', // which keeps them short
+       '--duration', '600', '--check', '0', '--quiet', '--id', 'load'];
     const child = spawn(program, parameters, { stdio: 'ignore' });
     const ended = new Promise((done) => child.on('exit', done));
     try {
