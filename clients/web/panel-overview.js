@@ -25,7 +25,6 @@ let doing = [];
 const counts = { decode: 0, prefill: 0, idle: 0, other: 0 };
 let largest = 1;
 let width = 0;
-let layout = '';
 let look = '';
 let colors = {};
 let chosen = -1;
@@ -129,11 +128,12 @@ function show(cells) {
   const columns = Math.min(ids.length, Math.floor(width / size));
   const rows = Math.ceil(ids.length / columns);
   const ratio = window.devicePixelRatio || 1;
-  const wanted = [size, columns, rows, ratio].join();
+  const wanted = [document.documentElement.lang, size, columns, rows, ratio].join();
+  const isNew = wanted !== look;
+  look = wanted;
   const { canvas } = map;
   const draw = () => {
-    if (wanted !== layout) {
-      layout = wanted;
+    if (isNew) {
       canvas.width = Math.round(columns * size * ratio);
       canvas.height = Math.round(rows * size * ratio);
       isStale = true;
@@ -148,13 +148,11 @@ function show(cells) {
     for (const at of isStale ? ids.keys() : cells) if (at >= 0 && at < ids.length) drawCell(context, at, size, columns);
     isStale = false;
   };
-  const labelled = `${document.documentElement.lang} ${wanted}`;
-  if (labelled === look) {
+  if (!isNew) {
     draw();
     map.refresh();
     return;
   }
-  look = labelled;
   map.label = t('overview.label');
   map.set({ rows, columns, draw, describe, cellWidth: size, height: rows * size });
 }

@@ -198,20 +198,19 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
     const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
     const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
     const attn_dtype dtype = q->session->kv_dtype;
-    const void *kv[SEGMENT_PAGES];
-    /* In the order of reading: the keys, the values, what the next segment begins with. */
-    const void *order[2 * SEGMENT_PAGES + STEP_PAGES];
+    /* The blocks, which begin with their keys; behind them what is read after these: their values,
+     * and what the next segment begins with. */
+    const void *kv[2 * SEGMENT_PAGES + STEP_PAGES];
     for (size_t p = 0; p < n_pages; p++) {
         kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
                                    b->kv_head);
-        order[p] = kv[p];
-        order[n_pages + p] = attn_block_v(dtype, head_dim, kv[p]);
+        kv[n_pages + p] = attn_block_v(dtype, head_dim, kv[p]);
     }
     for (size_t p = 0; p < STEP_PAGES; p++) {
         const uint64_t key = first_key + ATTN_SEGMENT + p * ATTN_PAGE_POSITIONS;
-        order[2 * n_pages + p] = key < block_keys(a, b)
-                                     ? attn_session_block(q->session, key, a->layer, b->kv_head)
-                                     : kv[0];
+        kv[2 * n_pages + p] = key < block_keys(a, b)
+                                  ? attn_session_block(q->session, key, a->layer, b->kv_head)
+                                  : kv[0];
     }
     for (size_t row = 0; row < b->n_rows; row++)
         memcpy(s->q + row * b->n_heads * head_dim,
@@ -223,7 +222,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
                         attn_block_bytes(dtype, head_dim));
         n = n_pages - p < STEP_PAGES ? n_pages - p : STEP_PAGES;
         a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p,
-                                  order + p + STEP_PAGES, n, s->scores + p * ATTN_PAGE_POSITIONS,
+                                  kv + p + STEP_PAGES, n, s->scores + p * ATTN_PAGE_POSITIONS,
                                   ATTN_SEGMENT);
     }
     for (size_t r = 0; r < m; r++) {
@@ -234,7 +233,7 @@ static void run_segment(const attn_attention *a, const block *b, size_t segment,
             q->overflow[b->first_row + row] = true;
     }
     memset(out->o, 0, m * head_dim * sizeof *out->o);
-    mix_segment(a, q, b, first_key, kv, order + n_pages + STEP_PAGES, s->scores, out->o);
+    mix_segment(a, q, b, first_key, kv, kv + n_pages + STEP_PAGES, s->scores, out->o);
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */

@@ -411,8 +411,9 @@ ALWAYS_INLINE void mix_tail(const int R, const attn_dtype dtype, tile_call *t, s
     const size_t readable = readable_rows(head_dim, column);
     const float *x = t->x;
     float sums[TILE_ROWS * 16] = {0};
-    _Alignas(64) char last[16 * 16 * sizeof(float)] = {0};
+    _Alignas(64) char last[16 * 16 * sizeof(float)];
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
+    __builtin_memset(last, 0, (16 - readable) * 16 * size);
     copy_columns((size_t)R, columns, o + column, head_dim, sums, 16);
     t->y = sums;
     t->ldy = 16;
