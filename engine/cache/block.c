@@ -50,50 +50,49 @@ static float put_q8(int8_t *array, size_t first, size_t stride, const float *row
     return scale;
 }
 
-bool attn_block_write(attn_dtype dtype, size_t head_dim, void *block, size_t slot, const float *k,
-                      const float *v)
+bool attn_block_write(attn_dtype dtype, size_t head_dim, attn_kv_block block, size_t slot,
+                      const float *k, const float *v)
 {
-    char *values = (char *)block + ATTN_PAGE_POSITIONS * head_dim * attn_dtype_size(dtype);
     bool fits = true;
     if (dtype == ATTN_Q8) {
-        float *scales = (float *)(void *)((char *)block + 2 * ATTN_PAGE_POSITIONS * head_dim);
-        scales[slot] = put_q8(block, slot, ATTN_PAGE_POSITIONS, k, head_dim);
-        scales[ATTN_PAGE_POSITIONS + slot] =
-            put_q8((int8_t *)values, slot * head_dim, 1, v, head_dim);
+        attn_block_scales(head_dim, block.keys)[slot] =
+            put_q8(block.keys, slot, ATTN_PAGE_POSITIONS, k, head_dim);
+        attn_block_scales(head_dim, block.values)[slot] =
+            put_q8(block.values, slot * head_dim, 1, v, head_dim);
         return true;
     }
     for (size_t i = 0; i < head_dim; i++) {
-        fits &= put(dtype, block, i * ATTN_PAGE_POSITIONS + slot, k[i]);
-        fits &= put(dtype, values, slot * head_dim + i, v[i]);
+        fits &= put(dtype, block.keys, i * ATTN_PAGE_POSITIONS + slot, k[i]);
+        fits &= put(dtype, block.values, slot * head_dim + i, v[i]);
     }
     return fits;
 }
 
-void attn_block_read(attn_dtype dtype, size_t head_dim, const void *block, size_t slot, float *k,
+void attn_block_read(attn_dtype dtype, size_t head_dim, attn_kv_block block, size_t slot, float *k,
                      float *v)
 {
-    const void *values = attn_block_v(dtype, head_dim, block);
     float k_scale = 1.0f, v_scale = 1.0f;
     if (dtype == ATTN_Q8) {
-        k_scale = attn_block_scales(head_dim, block)[slot];
-        v_scale = attn_block_scales(head_dim, block)[ATTN_PAGE_POSITIONS + slot];
+        k_scale = attn_block_scales(head_dim, block.keys)[slot];
+        v_scale = attn_block_scales(head_dim, block.values)[slot];
     }
     for (size_t i = 0; i < head_dim; i++) {
-        k[i] = get(dtype, block, i * ATTN_PAGE_POSITIONS + slot, k_scale);
-        v[i] = get(dtype, values, slot * head_dim + i, v_scale);
+        k[i] = get(dtype, block.keys, i * ATTN_PAGE_POSITIONS + slot, k_scale);
+        v[i] = get(dtype, block.values, slot * head_dim + i, v_scale);
     }
 }
 
-void attn_block_copy(attn_dtype dtype, size_t head_dim, void *to, const void *from, size_t n)
+void attn_block_copy(attn_dtype dtype, size_t head_dim, attn_kv_block to, attn_kv_block from,
+                     size_t n)
 {
     const size_t size = attn_dtype_size(dtype), line = ATTN_PAGE_POSITIONS * size;
     for (size_t i = 0; i < head_dim; i++)
-        memcpy((char *)to + i * line, (const char *)from + i * line, n * size);
-    const size_t v = ATTN_PAGE_POSITIONS * head_dim * size;
-    memcpy((char *)to + v, (const char *)from + v, n * head_dim * size);
+        memcpy((char *)to.keys + i * line, (const char *)from.keys + i * line, n * size);
+    memcpy(to.values, from.values, n * head_dim * size);
     if (dtype == ATTN_Q8) {
-        const size_t scales = 2 * v, half = ATTN_PAGE_POSITIONS * sizeof(float);
-        memcpy((char *)to + scales, (const char *)from + scales, n * sizeof(float));
-        memcpy((char *)to + scales + half, (const char *)from + scales + half, n * sizeof(float));
+        memcpy(attn_block_scales(head_dim, to.keys), attn_block_scales(head_dim, from.keys),
+               n * sizeof(float));
+        memcpy(attn_block_scales(head_dim, to.values), attn_block_scales(head_dim, from.values),
+               n * sizeof(float));
     }
 }

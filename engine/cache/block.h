@@ -1,9 +1,9 @@
 /* block.h: the keys and values of 16 positions of one layer and KV head, as a page stores them.
  *
- * Layout: K [head_dim][16], then V [16][head_dim], in f32, bf16, f16 or int8; q8 blocks end with the
- * scales of the 16 keys and of the 16 values, f32: a head row x is kept as round(x / scale) with
- * scale = max |x| / 127. K stands transposed, so that the lanes of a vector are the keys of a page;
- * V stands in rows, so that the lanes are its elements. Attention reads rows only as kept. */
+ * Layout: keys [head_dim][16], values [16][head_dim], in f32, bf16, f16 or int8; q8's are followed by
+ * the scales of the 16 rows, f32: a head row x is kept as round(x / scale) with scale = max |x| / 127.
+ * Keys stand transposed, so that the lanes of a vector are the keys of a page; values stand in rows,
+ * so that the lanes are its elements. Attention reads rows only as kept. */
 #ifndef ATTN_BLOCK_H
 #define ATTN_BLOCK_H
 
@@ -21,31 +21,32 @@ static inline size_t attn_head_row_bytes(attn_dtype dtype, size_t head_dim)
     return head_dim * attn_dtype_size(dtype) + (dtype == ATTN_Q8 ? sizeof(float) : 0);
 }
 
+/* Where a block stands in its page. */
+typedef struct attn_kv_block {
+    void *keys, *values;
+} attn_kv_block;
+
+/* Bytes of a block's keys, and of its values. */
 static inline size_t attn_block_bytes(attn_dtype dtype, size_t head_dim)
 {
-    return 2 * ATTN_PAGE_POSITIONS * attn_head_row_bytes(dtype, head_dim);
+    return ATTN_PAGE_POSITIONS * attn_head_row_bytes(dtype, head_dim);
 }
 
-/* The parts of a block. */
-static inline const void *attn_block_v(attn_dtype dtype, size_t head_dim, const void *block)
+/* The scales of q8 keys or values. */
+static inline float *attn_block_scales(size_t head_dim, const void *rows)
 {
-    return (const char *)block + ATTN_PAGE_POSITIONS * head_dim * attn_dtype_size(dtype);
-}
-
-/* q8: the scales of the 16 keys; those of the values follow. */
-static inline const float *attn_block_scales(size_t head_dim, const void *block)
-{
-    return (const float *)(const void *)((const char *)block + 2 * ATTN_PAGE_POSITIONS * head_dim);
+    return (float *)((uintptr_t)rows + ATTN_PAGE_POSITIONS * head_dim);
 }
 
 /* Keeps the head rows k and v [head_dim] f32 as position `slot` of the block. False when a value is
  * too large for the dtype; the position is then undefined. */
-ATTN_MUST_CHECK bool attn_block_write(attn_dtype dtype, size_t head_dim, void *block, size_t slot,
-                                      const float *k, const float *v);
+ATTN_MUST_CHECK bool attn_block_write(attn_dtype dtype, size_t head_dim, attn_kv_block block,
+                                      size_t slot, const float *k, const float *v);
 /* Reads a position back as attention reads it. */
-void attn_block_read(attn_dtype dtype, size_t head_dim, const void *block, size_t slot, float *k,
+void attn_block_read(attn_dtype dtype, size_t head_dim, attn_kv_block block, size_t slot, float *k,
                      float *v);
 /* Copies the first n positions of a block. */
-void attn_block_copy(attn_dtype dtype, size_t head_dim, void *to, const void *from, size_t n);
+void attn_block_copy(attn_dtype dtype, size_t head_dim, attn_kv_block to, attn_kv_block from,
+                     size_t n);
 
 #endif

@@ -106,16 +106,18 @@ static bool last_page_is_shared(const attn_session *session)
 }
 
 /* Copies the first n positions of a page: only these are settled; others may be being written. */
-static void copy_positions(const attn_session *session, void *to, const void *from, size_t n)
+static void copy_positions(const attn_session *session, void *to, void *from, size_t n)
 {
     const attn_config *c = &session->model->config;
-    const size_t block = attn_block_bytes(session->kv_dtype, c->head_dim);
-    const size_t n_blocks = (size_t)c->num_hidden_layers * c->num_key_value_heads;
-    for (size_t b = 0; b < n_blocks; b++)
-        attn_block_copy(session->kv_dtype, c->head_dim, (char *)to + b * block,
-                        (const char *)from + b * block, n);
+    for (size_t l = 0; l < c->num_hidden_layers; l++) {
+        for (size_t h = 0; h < c->num_key_value_heads; h++)
+            attn_block_copy(session->kv_dtype, c->head_dim,
+                            attn_session_page_block(session, to, l, h),
+                            attn_session_page_block(session, from, l, h), n);
+    }
+    const size_t kv_bytes = attn_page_kv_bytes(session->pages);
     if (session->keep_inputs)
-        memcpy((char *)to + n_blocks * block, (const char *)from + n_blocks * block,
+        memcpy((char *)to + kv_bytes, (const char *)from + kv_bytes,
                n * attn_config_input_bytes(c));
 }
 

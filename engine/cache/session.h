@@ -21,8 +21,9 @@
  * share in its pages, so they cost no budget. Whoever makes the session shorter turns those out that
  * read what goes, and waits for the one that is reading just then.
  *
- * Page layout: a block (block.h) for each [layer][kv_head], K after RoPE; then, when inputs are
- * kept, inputs [16][hidden_size] f32 or, in a decoder, token ids [16] u32.
+ * Page layout: for each layer the keys of all KV heads, after RoPE, and then their values (block.h),
+ * so that a decode step reads long runs; then, when inputs are kept, inputs [16][hidden_size] f32 or,
+ * in a decoder, token ids [16] u32.
  */
 #ifndef ATTN_SESSION_H
 #define ATTN_SESSION_H
@@ -150,14 +151,21 @@ static inline float *attn_session_page(const attn_session *session, uint64_t pos
     return attn_page_data(session->pages, session->page_table[position / ATTN_PAGE_POSITIONS]);
 }
 
-/* Keys and values of a layer and KV head in the page that holds `position`. */
-static inline void *attn_session_block(const attn_session *session, uint64_t position, size_t layer,
-                                       size_t kv_head)
+/* Keys and values of a layer and KV head in a page of the session's class. */
+static inline attn_kv_block attn_session_page_block(const attn_session *session, void *page,
+                                                    size_t layer, size_t kv_head)
 {
     const attn_config *c = &session->model->config;
-    size_t index = layer * c->num_key_value_heads + kv_head;
-    return (char *)attn_session_page(session, position) +
-           index * attn_block_bytes(session->kv_dtype, c->head_dim);
+    const size_t bytes = attn_block_bytes(session->kv_dtype, c->head_dim);
+    char *keys = (char *)page + (2 * layer * c->num_key_value_heads + kv_head) * bytes;
+    return (attn_kv_block){keys, keys + c->num_key_value_heads * bytes};
+}
+
+/* The same in the page that holds `position`. */
+static inline attn_kv_block attn_session_block(const attn_session *session, uint64_t position,
+                                               size_t layer, size_t kv_head)
+{
+    return attn_session_page_block(session, attn_session_page(session, position), layer, kv_head);
 }
 
 /* The kept input of a position: a row [hidden_size], or in a decoder a token id. */

@@ -6,70 +6,88 @@
 #include <string.h>
 
 #define SEGMENT_PAGES (ATTN_SEGMENT / ATTN_PAGE_POSITIONS)
-/* Partials kept at once when the segments of few blocks are spread over the threads. */
-#define MIN_SLOTS 64
 /* Pages in one call of scores or mix. */
 #define STEP_PAGES (ATTN_MIX_KEYS / ATTN_PAGE_POSITIONS)
-/* A block of this few vectors waits for memory rather than for arithmetic. */
-#define READ_VECTORS 4
-/* Pages that are read side by side. */
-#define READ_STREAMS 8
+/* Partials kept at once when the segments of few passes are spread over the threads, at least. */
+#define MIN_SLOTS 64
+/* Most query vectors of a pass of several blocks. */
+#define PASS_VECTORS 64
 
-/* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. */
+/* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. They stand
+ * from `vector` on among those of their pass: row r / n_heads, head r % n_heads. */
 typedef struct block {
-    uint32_t queries; /* index */
-    uint32_t first_row, n_rows;
-    uint32_t kv_head, first_head, n_heads;
+    size_t kv_head, first_head, n_heads;
+    size_t vector;
 } block;
 
-/* A partial softmax of a block's vectors over some keys. Vector r is row r / n_heads, head
- * r % n_heads of the block. sum[r] 0: no key yet. */
+/* Rows of one session whose blocks go through its pages together: so a decode step reads a layer's
+ * keys, and then its values, as they stand in a page. */
+typedef struct pass {
+    uint32_t queries; /* index */
+    uint32_t first_row, n_rows;
+    uint32_t first_block, n_blocks;
+} pass;
+
+/* A partial softmax of a pass's vectors over some keys. sum 0: no key yet. */
 typedef struct partial {
-    float max[ATTN_QUERY_ROWS], sum[ATTN_QUERY_ROWS];
-    float *o; /* [ATTN_QUERY_ROWS, head_dim] */
+    float *max, *sum; /* [max_vectors] */
+    float *o;         /* [max_vectors, head_dim] */
 } partial;
 
 /* One thread's scratch. */
 typedef struct scratch {
-    float *q;      /* [ATTN_QUERY_ROWS, head_dim] */
-    float *scores; /* [ATTN_QUERY_ROWS, ATTN_SEGMENT] */
+    float *q;      /* [max_vectors, head_dim] */
+    float *scores; /* [max_vectors, ATTN_SEGMENT] */
     partial total, segment;
 } scratch;
 
 struct attn_attention {
     attn_pool *pool;
     const attn_kernels *kernels;
-    block *blocks;
-    size_t max_blocks, n_blocks;
+    size_t max_vectors; /* of a pass */
+    pass *passes;
+    size_t max_passes, n_passes;
     scratch *scratches; /* [threads] */
     partial *slots;     /* [n_slots] one segment's partial */
-    partial *totals;    /* [n_slots] one block's total */
+    partial *totals;    /* [n_slots] one pass's total */
     size_t n_slots;
     /* The call in progress. */
     const attn_model *model;
     size_t layer;
     const attn_queries *queries;
+    size_t block_heads;               /* of a block, but the last one of a KV head */
+    size_t head_blocks;               /* of a KV head */
     size_t first_segment, n_segments; /* the round of a spread call */
 };
 
+static size_t group_of(const attn_config *c)
+{
+    return c->num_attention_heads / c->num_key_value_heads;
+}
+
 static size_t heads_per_block(const attn_config *c)
 {
-    size_t group = c->num_attention_heads / c->num_key_value_heads;
-    return group < ATTN_QUERY_ROWS ? group : ATTN_QUERY_ROWS;
+    return group_of(c) < ATTN_QUERY_ROWS ? group_of(c) : ATTN_QUERY_ROWS;
 }
 
-/* Blocks that n_rows rows of one session make at most. */
-static size_t blocks_for(const attn_config *c, size_t n_rows)
+static size_t blocks_per_kv_head(const attn_config *c)
 {
-    size_t group = c->num_attention_heads / c->num_key_value_heads, heads = heads_per_block(c);
-    size_t rows = ATTN_QUERY_ROWS / heads;
-    return c->num_key_value_heads * ((group + heads - 1) / heads) * ((n_rows + rows - 1) / rows);
+    return (group_of(c) + heads_per_block(c) - 1) / heads_per_block(c);
 }
 
-static bool partial_init(partial *p, size_t max_head_dim)
+static void partial_free(partial *p)
 {
-    p->o = attn_alloc(ATTN_QUERY_ROWS * max_head_dim, sizeof *p->o);
-    return p->o != NULL;
+    attn_free(p->max);
+    attn_free(p->sum);
+    attn_free(p->o);
+}
+
+static bool partial_init(partial *p, size_t vectors, size_t head_dim)
+{
+    p->max = attn_alloc(vectors, sizeof *p->max);
+    p->sum = attn_alloc(vectors, sizeof *p->sum);
+    p->o = attn_alloc(vectors * head_dim, sizeof *p->o);
+    return p->max != NULL && p->sum != NULL && p->o != NULL;
 }
 
 attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kernels,
@@ -81,27 +99,33 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
     a->pool = pool;
     a->kernels = kernels;
     size_t threads = attn_pool_threads(pool), head_dim = 0;
+    a->max_vectors = ATTN_QUERY_ROWS;
     for (size_t i = 0; i < n_models; i++) {
         const attn_config *c = &models[i]->config;
-        size_t n = max_rows * blocks_for(c, 1); /* worst case: every row another session's */
-        a->max_blocks = n > a->max_blocks ? n : a->max_blocks;
+        size_t blocks = c->num_key_value_heads * blocks_per_kv_head(c);
+        size_t n = max_rows * blocks; /* worst case: every row another session's */
+        a->max_passes = n > a->max_passes ? n : a->max_passes;
+        size_t vectors = blocks * heads_per_block(c);
+        vectors = vectors < PASS_VECTORS ? vectors : PASS_VECTORS;
+        a->max_vectors = vectors > a->max_vectors ? vectors : a->max_vectors;
         head_dim = c->head_dim > head_dim ? c->head_dim : head_dim;
     }
-    a->n_slots = 4 * threads > MIN_SLOTS ? 4 * threads : MIN_SLOTS;
-    a->blocks = attn_alloc(a->max_blocks, sizeof *a->blocks);
+    a->n_slots = 8 * threads > MIN_SLOTS ? 8 * threads : MIN_SLOTS;
+    a->passes = attn_alloc(a->max_passes, sizeof *a->passes);
     a->scratches = attn_alloc(threads, sizeof *a->scratches);
     a->slots = attn_alloc(a->n_slots, sizeof *a->slots);
     a->totals = attn_alloc(a->n_slots, sizeof *a->totals);
-    bool ok = a->blocks && a->scratches && a->slots && a->totals;
+    bool ok = a->passes && a->scratches && a->slots && a->totals;
     for (size_t i = 0; ok && i < threads; i++) {
         scratch *s = &a->scratches[i];
-        s->q = attn_alloc(ATTN_QUERY_ROWS * head_dim, sizeof *s->q);
-        s->scores = attn_alloc((size_t)ATTN_QUERY_ROWS * ATTN_SEGMENT, sizeof *s->scores);
-        ok = partial_init(&s->total, head_dim) && partial_init(&s->segment, head_dim) && s->q &&
-             s->scores;
+        s->q = attn_alloc(a->max_vectors * head_dim, sizeof *s->q);
+        s->scores = attn_alloc(a->max_vectors * ATTN_SEGMENT, sizeof *s->scores);
+        ok = partial_init(&s->total, a->max_vectors, head_dim) &&
+             partial_init(&s->segment, a->max_vectors, head_dim) && s->q && s->scores;
     }
     for (size_t i = 0; ok && i < a->n_slots; i++)
-        ok = partial_init(&a->slots[i], head_dim) && partial_init(&a->totals[i], head_dim);
+        ok = partial_init(&a->slots[i], a->max_vectors, head_dim) &&
+             partial_init(&a->totals[i], a->max_vectors, head_dim);
     if (!ok) {
         attn_attention_destroy(a);
         return NULL;
@@ -116,139 +140,220 @@ void attn_attention_destroy(attn_attention *a)
     for (size_t i = 0; a->scratches != NULL && i < attn_pool_threads(a->pool); i++) {
         attn_free(a->scratches[i].q);
         attn_free(a->scratches[i].scores);
-        attn_free(a->scratches[i].total.o);
-        attn_free(a->scratches[i].segment.o);
+        partial_free(&a->scratches[i].total);
+        partial_free(&a->scratches[i].segment);
     }
     for (size_t i = 0; i < a->n_slots; i++) {
         if (a->slots != NULL)
-            attn_free(a->slots[i].o);
+            partial_free(&a->slots[i]);
         if (a->totals != NULL)
-            attn_free(a->totals[i].o);
+            partial_free(&a->totals[i]);
     }
-    attn_free(a->blocks);
+    attn_free(a->passes);
     attn_free(a->scratches);
     attn_free(a->slots);
     attn_free(a->totals);
     attn_free(a);
 }
 
-/* The keys that a block's last row reads. */
-static uint64_t block_keys(const attn_attention *a, const block *b)
+static size_t first_head(const attn_attention *a, size_t index)
 {
-    return a->queries[b->queries].position + b->first_row + b->n_rows;
+    return index / a->head_blocks * group_of(&a->model->config) +
+           index % a->head_blocks * a->block_heads;
 }
 
-static size_t block_segments(const attn_attention *a, const block *b)
+static block pass_block(const attn_attention *a, const pass *p, size_t index)
 {
-    return (size_t)((block_keys(a, b) + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
+    const size_t at = p->first_block + index;
+    block b = {.kv_head = at / a->head_blocks, .first_head = first_head(a, at)};
+    b.n_heads = first_head(a, at + 1) - b.first_head;
+    b.vector = (b.first_head - first_head(a, p->first_block)) * p->n_rows;
+    return b;
 }
 
-/* The keys of the segment from `first_key` on that the block's row reads. */
-static size_t row_keys(const attn_queries *q, const block *b, size_t row, uint64_t first_key)
+static size_t pass_vectors(const attn_attention *a, const pass *p)
 {
-    uint64_t end = q->position + b->first_row + row + 1;
+    return (first_head(a, p->first_block + p->n_blocks) - first_head(a, p->first_block)) *
+           p->n_rows;
+}
+
+/* The keys that a pass's last row reads. */
+static uint64_t pass_keys(const attn_attention *a, const pass *p)
+{
+    return a->queries[p->queries].position + p->first_row + p->n_rows;
+}
+
+static size_t segments_of(uint64_t keys)
+{
+    return (size_t)((keys + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
+}
+
+/* The keys of the segment from `first_key` on that the pass's row reads. */
+static size_t row_keys(const attn_queries *q, const pass *p, size_t row, uint64_t first_key)
+{
+    uint64_t end = q->position + p->first_row + row + 1;
     uint64_t n = end > first_key ? end - first_key : 0;
     return n < ATTN_SEGMENT ? (size_t)n : ATTN_SEGMENT;
 }
 
-/* Reads through some blocks, side by side: f32 is computed several times as fast as memory comes, and
- * several streams of plain reads are how it comes fastest. */
-static void read_blocks(const void *const *blocks, size_t n, size_t bytes)
+/* Reads through what stands at some pages, side by side: several streams of plain reads are how
+ * memory comes fastest. */
+static void read_pages(const void *const *at, size_t n, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += 64) {
-        for (size_t i = 0; i < n; i++)
-            (void)*((const volatile char *)blocks[i] + at);
+    for (size_t i = 0; i < bytes; i += 64) {
+        for (size_t p = 0; p < n; p++)
+            (void)*((const volatile char *)at[p] + i);
     }
 }
 
-/* Adds the segment's weighted values: whole pages that every row reads for all vectors at once,
- * then the last pages row by row, since each row ends at another key. */
-static void mix_segment(const attn_attention *a, const attn_queries *q, const block *b,
-                        uint64_t first_key, const void *const *kv, const void *const *ahead,
-                        const float *weights, float *o)
+/* A walk of a pass through a segment: all its blocks' keys of the first STEP_PAGES pages, of the next
+ * ones, and so on; then the values in the same order. */
+typedef struct walk {
+    const attn_attention *a;
+    const pass *pass;
+    const attn_session *session;
+    void *pages[SEGMENT_PAGES + STEP_PAGES]; /* the segment's; what the next one begins with */
+    size_t n_pages;
+    bool values;
+    size_t first_page, block;
+    const void *at[2][STEP_PAGES]; /* what is read now and next */
+} walk;
+
+/* Sets what is read in the walk's present place; past its end: the next segment's first keys. */
+static void set_next(walk *w)
 {
-    const size_t head_dim = a->model->config.head_dim, m = (size_t)b->n_rows * b->n_heads;
-    const attn_dtype dtype = q->session->kv_dtype;
-    const size_t common = row_keys(q, b, 0, first_key) / ATTN_PAGE_POSITIONS;
-    for (size_t p = 0, n; p < common; p += n) {
-        n = common - p < STEP_PAGES ? common - p : STEP_PAGES;
-        a->kernels->mix[dtype](m, n * ATTN_PAGE_POSITIONS, head_dim,
-                               weights + p * ATTN_PAGE_POSITIONS, ATTN_SEGMENT, kv + p, ahead + p,
-                               o);
+    const block b = pass_block(w->a, w->pass, w->block);
+    for (size_t i = 0; i < STEP_PAGES; i++) {
+        size_t page = w->first_page + i;
+        attn_kv_block at =
+            attn_session_page_block(w->session, w->pages[page], w->a->layer, b.kv_head);
+        w->at[1][i] = w->values ? at.values : at.keys;
     }
-    for (size_t row = 0; row < b->n_rows; row++) {
-        size_t n = row_keys(q, b, row, first_key), r = row * b->n_heads, count;
-        for (size_t key = common * ATTN_PAGE_POSITIONS; key < n; key += count) {
-            count = n - key < ATTN_MIX_KEYS ? n - key : ATTN_MIX_KEYS;
-            a->kernels->mix[dtype](b->n_heads, count, head_dim, weights + r * ATTN_SEGMENT + key,
-                                   ATTN_SEGMENT, kv + key / ATTN_PAGE_POSITIONS,
-                                   ahead + key / ATTN_PAGE_POSITIONS, o + r * head_dim);
+}
+
+/* Goes on: what was next is now. */
+static void go_on(walk *w)
+{
+    memcpy(w->at[0], w->at[1], sizeof w->at[0]);
+    if (++w->block == w->pass->n_blocks) {
+        w->block = 0;
+        w->first_page += STEP_PAGES;
+        if (w->first_page >= w->n_pages) {
+            w->first_page = w->values ? w->n_pages : 0;
+            w->values = !w->values;
+        }
+    }
+    set_next(w);
+}
+
+static void begin_walk(walk *w, const attn_attention *a, const pass *p, uint64_t first_key,
+                       size_t n_keys)
+{
+    *w = (walk){.a = a, .pass = p, .session = a->queries[p->queries].session};
+    w->n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
+    for (size_t i = 0; i < w->n_pages + STEP_PAGES; i++) {
+        uint64_t key = first_key + i * ATTN_PAGE_POSITIONS;
+        w->pages[i] = key < pass_keys(a, p) ? attn_session_page(w->session, key) : w->pages[0];
+    }
+    set_next(w);
+    go_on(w);
+}
+
+/* Adds one block's weighted values of the keys [first, end) of a segment, those of the walk's present
+ * pages: keys that every row reads for all vectors at once, then the others row by row. */
+static void mix_step(const walk *w, const attn_queries *q, const block *b, uint64_t first_key,
+                     size_t first, size_t end, const float *weights, float *o)
+{
+    const pass *p = w->pass;
+    const size_t head_dim = w->a->model->config.head_dim, m = p->n_rows * b->n_heads;
+    const attn_dtype dtype = w->session->kv_dtype;
+    size_t common = row_keys(q, p, 0, first_key);
+    if (p->n_rows > 1)
+        common -= common % ATTN_PAGE_POSITIONS;
+    common = common < end ? common : end;
+    if (common > first)
+        w->a->kernels->mix[dtype](m, common - first, head_dim, weights + first, ATTN_SEGMENT,
+                                  w->at[0], w->at[1], o);
+    first = common > first ? common : first;
+    for (size_t row = 0; first < end && row < p->n_rows; row++) {
+        const size_t n = row_keys(q, p, row, first_key), r = row * b->n_heads;
+        const size_t page = first / ATTN_PAGE_POSITIONS % STEP_PAGES;
+        if (n > first)
+            w->a->kernels->mix[dtype](b->n_heads, (n < end ? n : end) - first, head_dim,
+                                      weights + r * ATTN_SEGMENT + first, ATTN_SEGMENT,
+                                      w->at[0] + page, w->at[1] + page, o + r * head_dim);
+    }
+}
+
+/* The partial softmax of a pass over one segment. */
+static void run_segment(const attn_attention *a, const pass *p, size_t segment, scratch *s,
+                        partial *out)
+{
+    const attn_queries *q = &a->queries[p->queries];
+    const size_t head_dim = a->model->config.head_dim;
+    const uint64_t first_key = (uint64_t)segment * ATTN_SEGMENT;
+    const size_t n_keys = row_keys(q, p, p->n_rows - 1, first_key);
+    const attn_dtype dtype = q->session->kv_dtype;
+    /* What no other pass reads comes from memory. q8 is computed about as slowly as it comes. */
+    const size_t read =
+        q->n_rows == p->n_rows && dtype != ATTN_Q8 ? attn_block_bytes(dtype, head_dim) : 0;
+    walk w;
+    begin_walk(&w, a, p, first_key, n_keys);
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        const block b = pass_block(a, p, i);
+        float *to = s->q + b.vector * head_dim;
+        for (size_t row = 0; row < p->n_rows; row++)
+            memcpy(to + row * b.n_heads * head_dim,
+                   q->q + (p->first_row + row) * q->ldq + b.first_head * head_dim,
+                   b.n_heads * head_dim * sizeof *to);
+    }
+    for (size_t page = 0, n; page < w.n_pages; page += n) {
+        n = w.n_pages - page < STEP_PAGES ? w.n_pages - page : STEP_PAGES;
+        for (size_t i = 0; i < p->n_blocks; i++, go_on(&w)) {
+            const block b = pass_block(a, p, i);
+            read_pages(w.at[0], n, read);
+            a->kernels->scores[dtype](
+                p->n_rows * b.n_heads, head_dim, a->model->score_scale, s->q + b.vector * head_dim,
+                w.at[0], w.at[1], n,
+                s->scores + b.vector * ATTN_SEGMENT + page * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
+        }
+    }
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        const block b = pass_block(a, p, i);
+        for (size_t r = 0, m = p->n_rows * b.n_heads; r < m; r++) {
+            const size_t row = r / b.n_heads, n = row_keys(q, p, row, first_key);
+            const size_t vector = b.vector + r;
+            out->sum[vector] = 0.0f;
+            if (n > 0 && !a->kernels->softmax(n, s->scores + vector * ATTN_SEGMENT,
+                                              &out->max[vector], &out->sum[vector]))
+                q->overflow[p->first_row + row] = true;
+        }
+    }
+    memset(out->o, 0, pass_vectors(a, p) * head_dim * sizeof *out->o);
+    for (size_t key = 0, n; key < n_keys; key += n) {
+        n = n_keys - key < ATTN_MIX_KEYS ? n_keys - key : ATTN_MIX_KEYS;
+        for (size_t i = 0; i < p->n_blocks; i++, go_on(&w)) {
+            const block b = pass_block(a, p, i);
+            read_pages(w.at[0], (n + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS, read);
+            mix_step(&w, q, &b, first_key, key, key + n, s->scores + b.vector * ATTN_SEGMENT,
+                     out->o + b.vector * head_dim);
         }
     }
 }
 
-/* The partial softmax of a block over one segment. */
-static void run_segment(const attn_attention *a, const block *b, size_t segment, scratch *s,
-                        partial *out)
-{
-    const attn_config *c = &a->model->config;
-    const attn_queries *q = &a->queries[b->queries];
-    const size_t head_dim = c->head_dim, m = (size_t)b->n_rows * b->n_heads;
-    const uint64_t first_key = (uint64_t)segment * ATTN_SEGMENT;
-    const size_t n_keys = row_keys(q, b, b->n_rows - 1, first_key);
-    const size_t n_pages = (n_keys + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS;
-    const attn_dtype dtype = q->session->kv_dtype;
-    /* The blocks, which begin with their keys; behind them what is read after these: their values,
-     * and what the next segment begins with. */
-    const void *kv[2 * SEGMENT_PAGES + STEP_PAGES];
-    for (size_t p = 0; p < n_pages; p++) {
-        kv[p] = attn_session_block(q->session, first_key + p * ATTN_PAGE_POSITIONS, a->layer,
-                                   b->kv_head);
-        kv[n_pages + p] = attn_block_v(dtype, head_dim, kv[p]);
-    }
-    for (size_t p = 0; p < STEP_PAGES; p++) {
-        const uint64_t key = first_key + ATTN_SEGMENT + p * ATTN_PAGE_POSITIONS;
-        kv[2 * n_pages + p] = key < block_keys(a, b)
-                                  ? attn_session_block(q->session, key, a->layer, b->kv_head)
-                                  : kv[0];
-    }
-    for (size_t row = 0; row < b->n_rows; row++)
-        memcpy(s->q + row * b->n_heads * head_dim,
-               q->q + (b->first_row + row) * q->ldq + b->first_head * head_dim,
-               b->n_heads * head_dim * sizeof *s->q);
-    for (size_t p = 0, n; p < n_pages; p += n) {
-        if (dtype == ATTN_F32 && m <= READ_VECTORS && p % READ_STREAMS == 0)
-            read_blocks(kv + p, n_pages - p < READ_STREAMS ? n_pages - p : READ_STREAMS,
-                        attn_block_bytes(dtype, head_dim));
-        n = n_pages - p < STEP_PAGES ? n_pages - p : STEP_PAGES;
-        a->kernels->scores[dtype](m, head_dim, a->model->score_scale, s->q, kv + p,
-                                  kv + p + STEP_PAGES, n, s->scores + p * ATTN_PAGE_POSITIONS,
-                                  ATTN_SEGMENT);
-    }
-    for (size_t r = 0; r < m; r++) {
-        size_t row = r / b->n_heads, n = row_keys(q, b, row, first_key);
-        out->sum[r] = 0.0f;
-        if (n > 0 &&
-            !a->kernels->softmax(n, s->scores + r * ATTN_SEGMENT, &out->max[r], &out->sum[r]))
-            q->overflow[b->first_row + row] = true;
-    }
-    memset(out->o, 0, m * head_dim * sizeof *out->o);
-    mix_segment(a, q, b, first_key, kv, kv + n_pages + STEP_PAGES, s->scores, out->o);
-}
-
 /* Combines the next segment's partial into the total, vector by vector. */
-static void merge(const attn_attention *a, size_t m, partial *total, const partial *next)
+static void merge(const attn_attention *a, const pass *p, partial *total, const partial *next)
 {
     const size_t head_dim = a->model->config.head_dim;
-    for (size_t r = 0; r < m; r++) {
+    for (size_t r = 0; r < pass_vectors(a, p); r++) {
         if (next->sum[r] == 0.0f)
             continue;
         float *o = total->o + r * head_dim;
-        const float *p = next->o + r * head_dim;
+        const float *n = next->o + r * head_dim;
         if (total->sum[r] == 0.0f) {
             total->max[r] = next->max[r];
             total->sum[r] = next->sum[r];
-            memcpy(o, p, head_dim * sizeof *o);
+            memcpy(o, n, head_dim * sizeof *o);
             continue;
         }
         float max = total->max[r] > next->max[r] ? total->max[r] : next->max[r];
@@ -256,110 +361,153 @@ static void merge(const attn_attention *a, size_t m, partial *total, const parti
               scale_next = attn_exp(next->max[r] - max);
         total->max[r] = max;
         total->sum[r] = fmaf(scale_next, next->sum[r], total->sum[r] * scale_total);
-        a->kernels->merge(head_dim, scale_total, o, scale_next, p);
+        a->kernels->merge(head_dim, scale_total, o, scale_next, n);
     }
 }
 
 /* z = O / L into the output rows. */
-static void finish(const attn_attention *a, const block *b, partial *total)
+static void finish(const attn_attention *a, const pass *p, partial *total)
 {
-    const attn_queries *q = &a->queries[b->queries];
+    const attn_queries *q = &a->queries[p->queries];
     const size_t head_dim = a->model->config.head_dim;
-    for (size_t row = 0; row < b->n_rows; row++) {
-        float *o = total->o + row * b->n_heads * head_dim;
-        for (size_t h = 0; h < b->n_heads; h++)
-            a->kernels->scale(head_dim, 1.0f / total->sum[row * b->n_heads + h], o + h * head_dim);
-        memcpy(q->z + (b->first_row + row) * q->ldz + b->first_head * head_dim, o,
-               b->n_heads * head_dim * sizeof *o);
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        const block b = pass_block(a, p, i);
+        for (size_t row = 0; row < p->n_rows; row++) {
+            const size_t vector = b.vector + row * b.n_heads;
+            float *o = total->o + vector * head_dim;
+            for (size_t h = 0; h < b.n_heads; h++)
+                a->kernels->scale(head_dim, 1.0f / total->sum[vector + h], o + h * head_dim);
+            memcpy(q->z + (p->first_row + row) * q->ldz + b.first_head * head_dim, o,
+                   b.n_heads * head_dim * sizeof *o);
+        }
     }
 }
 
-/* Pool item: a whole block, segment after segment. */
-static void run_block(void *ctx, size_t item, unsigned worker)
+/* Pool item: a whole pass, segment after segment. */
+static void run_pass(void *ctx, size_t item, unsigned worker)
 {
     const attn_attention *a = ctx;
-    const block *b = &a->blocks[item];
+    const pass *p = &a->passes[item];
     scratch *s = &a->scratches[worker];
-    size_t m = (size_t)b->n_rows * b->n_heads, n_segments = block_segments(a, b);
-    run_segment(a, b, 0, s, &s->total);
+    size_t n_segments = segments_of(pass_keys(a, p));
+    run_segment(a, p, 0, s, &s->total);
     for (size_t segment = 1; segment < n_segments; segment++) {
-        run_segment(a, b, segment, s, &s->segment);
-        merge(a, m, &s->total, &s->segment);
+        run_segment(a, p, segment, s, &s->segment);
+        merge(a, p, &s->total, &s->segment);
     }
-    finish(a, b, &s->total);
+    finish(a, p, &s->total);
 }
 
-/* Pool item: one segment of one block into its slot. */
+/* Pool item: one segment of one pass into its slot. */
 static void run_slot(void *ctx, size_t item, unsigned worker)
 {
     const attn_attention *a = ctx;
-    const block *b = &a->blocks[item / a->n_segments];
+    const pass *p = &a->passes[item / a->n_segments];
     size_t segment = a->first_segment + item % a->n_segments;
-    if (segment < block_segments(a, b))
-        run_segment(a, b, segment, &a->scratches[worker], &a->slots[item]);
+    if (segment < segments_of(pass_keys(a, p)))
+        run_segment(a, p, segment, &a->scratches[worker], &a->slots[item]);
 }
 
-/* Few blocks, long contexts: segments are the items, in rounds that fit the slots. */
+/* Few passes, long contexts: segments are the items, in rounds that fit the slots. */
 static void run_spread(attn_attention *a, size_t most_segments, double cost)
 {
-    for (size_t i = 0; i < a->n_blocks; i++)
-        memset(a->totals[i].sum, 0, sizeof a->totals[i].sum);
-    size_t per_round = a->n_slots / a->n_blocks;
+    for (size_t i = 0; i < a->n_passes; i++)
+        memset(a->totals[i].sum, 0, a->max_vectors * sizeof *a->totals[i].sum);
+    ATTN_ASSERT(a->n_passes <= a->n_slots);
+    size_t per_round = a->n_slots / a->n_passes;
     for (a->first_segment = 0; a->first_segment < most_segments; a->first_segment += per_round) {
         size_t left = most_segments - a->first_segment;
         a->n_segments = left < per_round ? left : per_round;
-        attn_pool_run(a->pool, run_slot, a, a->n_blocks * a->n_segments, cost);
-        for (size_t i = 0; i < a->n_blocks * a->n_segments; i++) {
-            const block *b = &a->blocks[i / a->n_segments];
-            if (a->first_segment + i % a->n_segments < block_segments(a, b))
-                merge(a, (size_t)b->n_rows * b->n_heads, &a->totals[i / a->n_segments],
-                      &a->slots[i]);
+        attn_pool_run(a->pool, run_slot, a, a->n_passes * a->n_segments, cost);
+        for (size_t i = 0; i < a->n_passes * a->n_segments; i++) {
+            const pass *p = &a->passes[i / a->n_segments];
+            if (a->first_segment + i % a->n_segments < segments_of(pass_keys(a, p)))
+                merge(a, p, &a->totals[i / a->n_segments], &a->slots[i]);
         }
     }
-    for (size_t i = 0; i < a->n_blocks; i++)
-        finish(a, &a->blocks[i], &a->totals[i]);
+    for (size_t i = 0; i < a->n_passes; i++)
+        finish(a, &a->passes[i], &a->totals[i]);
 }
 
-static void add_blocks(attn_attention *a, uint32_t index)
+/* Rows of a session whose vectors make one block. */
+static size_t rows_per_block(const attn_attention *a)
 {
-    const attn_config *c = &a->model->config;
+    return ATTN_QUERY_ROWS / a->block_heads;
+}
+
+static size_t n_blocks_of(const attn_attention *a)
+{
+    return a->model->config.num_key_value_heads * a->head_blocks;
+}
+
+/* Blocks of a pass, for about `pieces` passes of each row if there are as many blocks. Many rows
+ * read the cache again and again: their passes are of one block, which stays in the processor's. */
+static size_t pass_width(const attn_attention *a, const attn_queries *q, size_t pieces)
+{
+    if (q->n_rows > rows_per_block(a))
+        return 1;
+    const size_t most = a->max_vectors / (q->n_rows * a->block_heads);
+    const size_t width = (n_blocks_of(a) + pieces - 1) / pieces;
+    return width < most ? width : most;
+}
+
+static void add_passes(attn_attention *a, uint32_t index, size_t width)
+{
     const attn_queries *q = &a->queries[index];
-    const uint32_t group = c->num_attention_heads / c->num_key_value_heads;
-    const uint32_t heads = (uint32_t)heads_per_block(c), rows = ATTN_QUERY_ROWS / heads;
-    for (uint32_t head = 0; head < c->num_attention_heads;) {
-        uint32_t kv_head = head / group, left = (kv_head + 1) * group - head;
-        uint32_t n_heads = left < heads ? left : heads;
-        for (uint32_t row = 0; row < q->n_rows; row += rows) {
-            uint32_t n_rows = q->n_rows - row < rows ? (uint32_t)q->n_rows - row : rows;
-            ATTN_ASSERT(a->n_blocks < a->max_blocks);
-            a->blocks[a->n_blocks++] = (block){index, row, n_rows, kv_head, head, n_heads};
+    const size_t n_blocks = n_blocks_of(a), rows = rows_per_block(a);
+    for (size_t b = 0; b < n_blocks; b += width) {
+        const size_t n = n_blocks - b < width ? n_blocks - b : width;
+        for (size_t row = 0; row < q->n_rows; row += rows) {
+            ATTN_ASSERT(a->n_passes < a->max_passes);
+            a->passes[a->n_passes++] = (pass){
+                .queries = index,
+                .first_row = (uint32_t)row,
+                .n_rows = (uint32_t)(q->n_rows - row < rows ? q->n_rows - row : rows),
+                .first_block = (uint32_t)b,
+                .n_blocks = (uint32_t)n,
+            };
         }
-        head += n_heads;
     }
+}
+
+static double cost_of(const attn_config *c, const attn_queries *q)
+{
+    return (double)q->n_rows * (double)(q->position + q->n_rows) * 2 * c->head_dim *
+           c->num_attention_heads;
 }
 
 void attn_attention_run(attn_attention *a, const attn_model *model, size_t layer,
                         const attn_queries *queries, size_t n)
 {
+    const attn_config *c = &model->config;
+    const size_t threads = attn_pool_threads(a->pool), items = threads > 1 ? 4 * threads : 1;
     a->model = model;
     a->layer = layer;
     a->queries = queries;
-    a->n_blocks = 0;
-    size_t most_segments = 0;
+    a->block_heads = heads_per_block(c);
+    a->head_blocks = blocks_per_kv_head(c);
+    a->n_passes = 0;
+    size_t most_segments = 0, n_passes = 0;
     double cost = 0;
     for (size_t i = 0; i < n; i++) {
-        uint64_t keys = queries[i].position + queries[i].n_rows;
-        size_t segments = (size_t)((keys + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
-        add_blocks(a, (uint32_t)i);
+        const size_t segments = segments_of(queries[i].position + queries[i].n_rows);
         most_segments = segments > most_segments ? segments : most_segments;
-        cost += (double)queries[i].n_rows * (double)keys * 2 * model->config.head_dim *
-                model->config.num_attention_heads;
+        const size_t width = pass_width(a, &queries[i], 1), rows = rows_per_block(a);
+        n_passes += (n_blocks_of(a) + width - 1) / width * ((queries[i].n_rows + rows - 1) / rows);
+        cost += cost_of(c, &queries[i]);
     }
-    size_t threads = attn_pool_threads(a->pool);
-    if (threads > 1 && a->n_blocks < 2 * threads && most_segments > 1)
+    const bool spread = threads > 1 && n_passes < 2 * threads && most_segments > 1;
+    for (size_t i = 0; i < n; i++) {
+        /* A session's share of so many items that no thread waits long for another. */
+        double share = (double)items * cost_of(c, &queries[i]) / cost;
+        if (spread)
+            share /= (double)segments_of(queries[i].position + queries[i].n_rows);
+        add_passes(a, (uint32_t)i, pass_width(a, &queries[i], (size_t)ceil(share)));
+    }
+    if (spread)
         run_spread(a, most_segments, cost);
     else
-        attn_pool_run(a->pool, run_block, a, a->n_blocks, cost);
+        attn_pool_run(a->pool, run_pass, a, a->n_passes, cost);
 }
 
 /* Copies what of keys [at, at + n) stands in [first, first + wanted) to its place in `to`. */
@@ -400,7 +548,8 @@ void attn_attention_look(const attn_attention *a, const attn_model *model, size_
             n_pages = pages < STEP_PAGES ? pages : STEP_PAGES;
             for (size_t i = 0; i < n_pages; i++)
                 kv[i] = attn_session_block(session, first + (p + i) * ATTN_PAGE_POSITIONS, layer,
-                                           kv_head);
+                                           kv_head)
+                            .keys;
             a->kernels->scores[session->kv_dtype](1, c->head_dim, model->score_scale, q, kv, kv,
                                                   n_pages, s + p * ATTN_PAGE_POSITIONS,
                                                   ATTN_SEGMENT);

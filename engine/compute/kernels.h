@@ -42,11 +42,11 @@ typedef struct attn_kernels {
     /* Scaled scores of query vectors against whole pages of keys, by the cache's dtype:
      * s[r][16 p + j] = (sum over i of q[r][i] * K_p[i][j]) * scale; with q8 the sum is multiplied
      * by the key's scale first. Elements are widened to f32 exactly.
-     * Shapes: q [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS; blocks: n_pages pointers to blocks
+     * Shapes: q [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS; keys: those of n_pages pages
      * (cache/block.h); s [m, 16 n_pages] rows `lds` apart. ahead: n_pages pointers to the keys or
-     * values of a block that are read next, which are fetched meanwhile where that is faster. */
+     * values that are read next, which are fetched meanwhile where that is faster. */
     void (*scores[ATTN_DTYPES])(size_t m, size_t head_dim, float scale, const float *q,
-                                const void *const *blocks, const void *const *ahead, size_t n_pages,
+                                const void *const *keys, const void *const *ahead, size_t n_pages,
                                 float *s, size_t lds);
 
     /* Softmax of one row, unnormalised, in place: s[i] <- exp(s[i] - max), *max, *sum.
@@ -58,9 +58,9 @@ typedef struct attn_kernels {
     /* Adds weighted value rows: o[r][c] += sum over j of p[r][j] * V[j][c], j in order; with q8
      * p[r][j] is multiplied by the value's scale first.
      * Shapes: p [m, n] rows `ldp` apart, n <= ATTN_MIX_KEYS the first positions of the pages whose
-     * blocks are given, o [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS. ahead: as above. */
+     * values are given, o [m, head_dim] contiguous, m <= ATTN_QUERY_ROWS. ahead: as above. */
     void (*mix[ATTN_DTYPES])(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,
-                             const void *const *blocks, const void *const *ahead, float *o);
+                             const void *const *values, const void *const *ahead, float *o);
 
     /* y[i] = y[i] + x[i]. */
     void (*add)(size_t n, const float *x, float *y);

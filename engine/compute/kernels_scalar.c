@@ -82,7 +82,7 @@ static inline float cache_element(attn_dtype dtype, const void *array, size_t at
 }
 
 static inline void scores(attn_dtype dtype, size_t m, size_t head_dim, float scale, const float *q,
-                          const void *const *blocks, size_t n_pages, float *s, size_t lds)
+                          const void *const *keys, size_t n_pages, float *s, size_t lds)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t p = 0; p < n_pages; p++) {
@@ -90,9 +90,9 @@ static inline void scores(attn_dtype dtype, size_t m, size_t head_dim, float sca
                 float sum = 0.0f;
                 for (size_t i = 0; i < head_dim; i++)
                     sum = fmaf(q[r * head_dim + i],
-                               cache_element(dtype, blocks[p], i * ATTN_LANES + j), sum);
+                               cache_element(dtype, keys[p], i * ATTN_LANES + j), sum);
                 if (dtype == ATTN_Q8)
-                    sum *= attn_block_scales(head_dim, blocks[p])[j];
+                    sum *= attn_block_scales(head_dim, keys[p])[j];
                 s[r * lds + p * ATTN_LANES + j] = sum * scale;
             }
         }
@@ -100,15 +100,15 @@ static inline void scores(attn_dtype dtype, size_t m, size_t head_dim, float sca
 }
 
 static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, const float *p,
-                       size_t ldp, const void *const *blocks, float *o)
+                       size_t ldp, const void *const *values, float *o)
 {
     for (size_t r = 0; r < m; r++) {
         for (size_t j = 0; j < n; j++) {
-            const void *block = blocks[j / ATTN_LANES], *v = attn_block_v(dtype, head_dim, block);
+            const void *v = values[j / ATTN_LANES];
             const size_t at = j % ATTN_LANES;
             float weight = p[r * ldp + j];
             if (dtype == ATTN_Q8)
-                weight *= attn_block_scales(head_dim, block)[ATTN_LANES + at];
+                weight *= attn_block_scales(head_dim, v)[at];
             for (size_t c = 0; c < head_dim; c++)
                 o[r * head_dim + c] =
                     fmaf(weight, cache_element(dtype, v, at * head_dim + c), o[r * head_dim + c]);
@@ -118,18 +118,18 @@ static inline void mix(attn_dtype dtype, size_t m, size_t n, size_t head_dim, co
 
 #define SCALAR_CACHE(suffix, dtype)                                                            \
     static void scalar_scores_##suffix(size_t m, size_t head_dim, float scale, const float *q, \
-                                       const void *const *blocks, const void *const *ahead,    \
+                                       const void *const *keys, const void *const *ahead,      \
                                        size_t n_pages, float *s, size_t lds)                   \
     {                                                                                          \
         (void)ahead;                                                                           \
-        scores(dtype, m, head_dim, scale, q, blocks, n_pages, s, lds);                         \
+        scores(dtype, m, head_dim, scale, q, keys, n_pages, s, lds);                           \
     }                                                                                          \
     static void scalar_mix_##suffix(size_t m, size_t n, size_t head_dim, const float *p,       \
-                                    size_t ldp, const void *const *blocks,                     \
+                                    size_t ldp, const void *const *values,                     \
                                     const void *const *ahead, float *o)                        \
     {                                                                                          \
         (void)ahead;                                                                           \
-        mix(dtype, m, n, head_dim, p, ldp, blocks, o);                                         \
+        mix(dtype, m, n, head_dim, p, ldp, values, o);                                         \
     }
 SCALAR_CACHE(f32, ATTN_F32)
 SCALAR_CACHE(bf16, ATTN_BF16)

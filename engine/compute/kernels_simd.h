@@ -317,14 +317,14 @@ ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, 
 }
 
 ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, tile_call *t,
-                              const void *const *blocks, const void *const *ahead, size_t n_pages,
+                              const void *const *keys, const void *const *ahead, size_t n_pages,
                               float *s)
 {
     const int NV = TILE_VECTORS(R);
     for (size_t p = 0, n; p < n_pages; p += n) {
         n = p + (size_t)NV <= n_pages ? (size_t)NV : 1;
         for (size_t v = 0; v < n; v++) {
-            t->w[v] = blocks[p + v];
+            t->w[v] = keys[p + v];
             t->ahead[v] = ahead[p + v];
         }
         t->y = s + 16 * p;
@@ -335,29 +335,27 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
     }
 }
 
-#define SIMD_SCORES(name, dtype)                                                          \
-    static void name(size_t m, size_t head_dim, float scale, const float *q,              \
-                     const void *const *blocks, const void *const *ahead, size_t n_pages, \
-                     float *s, size_t lds)                                                \
-    {                                                                                     \
-        tile_call t = {.k = head_dim,                                                     \
-                       .ldx = head_dim,                                                   \
-                       .ldw = 16,                                                         \
-                       .ldy = lds,                                                        \
-                       .ahead_step = 16 * attn_dtype_size(dtype)};                        \
-        for (size_t r = 0, rows; r < m; r += rows) {                                      \
-            rows = tile_rows(m - r);                                                      \
-            t.x = q + r * head_dim;                                                       \
-            FOR_ROWS(rows, RUN_SCORES_##dtype)                                            \
-        }                                                                                 \
+#define SIMD_SCORES(name, dtype)                                                                  \
+    static void name(size_t m, size_t head_dim, float scale, const float *q,                      \
+                     const void *const *keys, const void *const *ahead, size_t n_pages, float *s, \
+                     size_t lds)                                                                  \
+    {                                                                                             \
+        tile_call t = {.k = head_dim,                                                             \
+                       .ldx = head_dim,                                                           \
+                       .ldw = 16,                                                                 \
+                       .ldy = lds,                                                                \
+                       .ahead_step = 16 * attn_dtype_size(dtype)};                                \
+        for (size_t r = 0, rows; r < m; r += rows) {                                              \
+            rows = tile_rows(m - r);                                                              \
+            t.x = q + r * head_dim;                                                               \
+            FOR_ROWS(rows, RUN_SCORES_##dtype)                                                    \
+        }                                                                                         \
     }
-#define RUN_SCORES_ATTN_F32(R) \
-    run_scores(R, ATTN_F32, scale, &t, blocks, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F32(R) run_scores(R, ATTN_F32, scale, &t, keys, ahead, n_pages, s + r * lds)
 #define RUN_SCORES_ATTN_BF16(R) \
-    run_scores(R, ATTN_BF16, scale, &t, blocks, ahead, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_F16(R) \
-    run_scores(R, ATTN_F16, scale, &t, blocks, ahead, n_pages, s + r * lds)
-#define RUN_SCORES_ATTN_Q8(R) run_scores(R, ATTN_Q8, scale, &t, blocks, ahead, n_pages, s + r * lds)
+    run_scores(R, ATTN_BF16, scale, &t, keys, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_F16(R) run_scores(R, ATTN_F16, scale, &t, keys, ahead, n_pages, s + r * lds)
+#define RUN_SCORES_ATTN_Q8(R) run_scores(R, ATTN_Q8, scale, &t, keys, ahead, n_pages, s + r * lds)
 SIMD_SCORES(simd_scores_f32, ATTN_F32)
 SIMD_SCORES(simd_scores_bf16, ATTN_BF16)
 SIMD_SCORES(simd_scores_f16, ATTN_F16)
@@ -375,7 +373,7 @@ static void scale_weights(size_t m, size_t n, const float *p, size_t ldp, const 
 
 /* NV vectors of R rows of o, from `column` on, over n keys in pages one after another. */
 ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, tile_call *t,
-                            size_t n, size_t column, const void *const *blocks,
+                            size_t n, size_t column, const void *const *values,
                             const void *const *ahead)
 {
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
@@ -386,7 +384,7 @@ ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, t
         t->x = x + key;
         for (int v = 0; v < NV; v++) {
             size_t at = (column + 16 * (size_t)v) * attn_dtype_size(dtype);
-            t->w[v] = (const char *)attn_block_v(dtype, t->ldw, blocks[key / 16]) + at;
+            t->w[v] = (const char *)values[key / 16] + at;
             t->ahead[v] = (const char *)ahead[key / 16] + (column + 16 * (size_t)v) * t->ahead_step;
         }
         tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
@@ -405,7 +403,7 @@ ALWAYS_INLINE size_t readable_rows(size_t head_dim, size_t column)
 /* The columns of R rows of o from `column` on, fewer than a vector; the values of a page's last rows
  * are copied to where a whole vector can be read. */
 ALWAYS_INLINE void mix_tail(const int R, const attn_dtype dtype, tile_call *t, size_t n,
-                            size_t column, const void *const *blocks, float *o)
+                            size_t column, const void *const *values, float *o)
 {
     const size_t head_dim = t->ldw, size = attn_dtype_size(dtype), columns = head_dim - column;
     const size_t readable = readable_rows(head_dim, column);
@@ -421,16 +419,15 @@ ALWAYS_INLINE void mix_tail(const int R, const attn_dtype dtype, tile_call *t, s
     for (size_t key = 0; key < n; key += 16) {
         const size_t rows = n - key < 16 ? n - key : 16;
         const size_t direct = rows < readable ? rows : readable;
-        const char *values =
-            (const char *)attn_block_v(dtype, head_dim, blocks[key / 16]) + column * size;
+        const char *from = (const char *)values[key / 16] + column * size;
         t->x = x + key;
-        t->w[0] = values;
+        t->w[0] = from;
         t->k = direct;
         tile(R, 1, dtype, 0, t, acc);
         if (direct == rows)
             continue;
         for (size_t row = direct; row < rows; row++)
-            __builtin_memcpy(last + (row - direct) * 16 * size, values + row * head_dim * size,
+            __builtin_memcpy(last + (row - direct) * 16 * size, from + row * head_dim * size,
                              columns * size);
         t->x += direct;
         t->w[0] = last;
@@ -446,7 +443,7 @@ ALWAYS_INLINE void mix_tail(const int R, const attn_dtype dtype, tile_call *t, s
 }
 
 ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, size_t n,
-                           size_t head_dim, const void *const *blocks, const void *const *ahead,
+                           size_t head_dim, const void *const *values, const void *const *ahead,
                            float *o)
 {
     const int NV = TILE_VECTORS(R);
@@ -454,38 +451,38 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
         columns = c + 16 * (size_t)NV <= head_dim ? 16 * (size_t)NV : 16;
         t->y = o + c;
         if (columns == 16 * (size_t)NV)
-            mix_tile(R, NV, dtype, t, n, c, blocks, ahead);
+            mix_tile(R, NV, dtype, t, n, c, values, ahead);
         else
-            mix_tile(R, 1, dtype, t, n, c, blocks, ahead);
+            mix_tile(R, 1, dtype, t, n, c, values, ahead);
     }
     if (head_dim % 16 != 0)
-        mix_tail(R, dtype, t, n, head_dim & ~(size_t)15, blocks, o);
+        mix_tail(R, dtype, t, n, head_dim & ~(size_t)15, values, o);
 }
 
-#define SIMD_MIX(name, dtype)                                                                \
-    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,        \
-                     const void *const *blocks, const void *const *ahead, float *o)          \
-    {                                                                                        \
-        float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                      \
-        for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                         \
-            scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                      \
-                          attn_block_scales(head_dim, blocks[key / 16]) + 16, weights + key, \
-                          ATTN_MIX_KEYS);                                                    \
-        tile_call t = {.ldx = ldp,                                                           \
-                       .ldw = head_dim,                                                      \
-                       .ldy = head_dim,                                                      \
-                       .ahead_step = 16 * attn_dtype_size(dtype)};                           \
-        if (dtype == ATTN_Q8) {                                                              \
-            p = weights;                                                                     \
-            t.ldx = ATTN_MIX_KEYS;                                                           \
-        }                                                                                    \
-        for (size_t r = 0, rows; r < m; r += rows) {                                         \
-            rows = tile_rows(m - r);                                                         \
-            t.x = p + r * t.ldx;                                                             \
-            FOR_ROWS(rows, RUN_MIX_##dtype)                                                  \
-        }                                                                                    \
+#define SIMD_MIX(name, dtype)                                                           \
+    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,   \
+                     const void *const *values, const void *const *ahead, float *o)     \
+    {                                                                                   \
+        float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                 \
+        for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                    \
+            scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                 \
+                          attn_block_scales(head_dim, values[key / 16]), weights + key, \
+                          ATTN_MIX_KEYS);                                               \
+        tile_call t = {.ldx = ldp,                                                      \
+                       .ldw = head_dim,                                                 \
+                       .ldy = head_dim,                                                 \
+                       .ahead_step = 16 * attn_dtype_size(dtype)};                      \
+        if (dtype == ATTN_Q8) {                                                         \
+            p = weights;                                                                \
+            t.ldx = ATTN_MIX_KEYS;                                                      \
+        }                                                                               \
+        for (size_t r = 0, rows; r < m; r += rows) {                                    \
+            rows = tile_rows(m - r);                                                    \
+            t.x = p + r * t.ldx;                                                        \
+            FOR_ROWS(rows, RUN_MIX_##dtype)                                             \
+        }                                                                               \
     }
-#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, blocks, ahead, o + r * head_dim)
+#define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, values, ahead, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
 #define RUN_MIX_ATTN_BF16(R) RUN_MIX(R, ATTN_BF16)
 #define RUN_MIX_ATTN_F16(R) RUN_MIX(R, ATTN_F16)

@@ -167,8 +167,8 @@ static void compare(attn_result *result, const float *a, const float *b, size_t 
     }
 }
 
-static void compare_blocks(attn_scheduler *s, attn_result *result, size_t head_dim, const void *a,
-                           const void *b, attn_dtype dtype, size_t slot)
+static void compare_blocks(attn_scheduler *s, attn_result *result, size_t head_dim, attn_kv_block a,
+                           attn_kv_block b, attn_dtype dtype, size_t slot)
 {
     float *k[2] = {s->rows[0], s->rows[1]}, *v[2] = {s->rows[2], s->rows[3]};
     attn_block_read(dtype, head_dim, a, slot, k[0], v[0]);

@@ -166,7 +166,8 @@ static void test_another_dtype_is_another_session(void **state)
 static void test_block_refuses_what_overflows(void **state)
 {
     (void)state;
-    _Alignas(64) char block[2 * 16 * 4 * 4];
+    _Alignas(64) char keys[16 * 4 * 4], values[16 * 4 * 4];
+    const attn_kv_block block = {keys, values};
     const float fine[] = {1, -2, 65504, 0}, large[] = {1, -2, 65520, 0};
     float k[4], v[4];
     assert_true(attn_block_write(ATTN_F16, 4, block, 3, fine, fine));

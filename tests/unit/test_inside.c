@@ -431,7 +431,8 @@ static void test_the_cache_has_the_rotated_keys(void **state)
             assert_int_equal(keys->tensors[0].shape[0], N);
             for (uint64_t p = 0; p < N; p++) {
                 for (size_t h = 0; h < KV_HEADS; h++) {
-                    _Alignas(64) char block[2 * 16 * DIM * 4];
+                    _Alignas(64) char kept_keys[16 * DIM * 4], kept_values[16 * DIM * 4];
+                    const attn_kv_block block = {kept_keys, kept_values};
                     float k[DIM], v[DIM];
                     size_t at = (p * KV_HEADS + h) * DIM;
                     assert_true(attn_block_write((attn_dtype)dtype, DIM, block, p % 16,

@@ -297,7 +297,7 @@ static void test_matmul_small_integers(void **state)
 #define MAX_PAGES 32
 
 /* Random head rows, kept as a cache block of the dtype. */
-static const void *filled_block(attn_dtype dtype, size_t head_dim, void *block, int kind)
+static void fill_block(attn_dtype dtype, size_t head_dim, attn_kv_block block, int kind)
 {
     float k[1024], v[1024];
     for (size_t slot = 0; slot < ATTN_LANES; slot++) {
@@ -311,7 +311,6 @@ static const void *filled_block(attn_dtype dtype, size_t head_dim, void *block, 
         }
         assert_true(attn_block_write(dtype, head_dim, block, slot, k, v));
     }
-    return block;
 }
 
 /* Pages ahead that may only be fetched: reading them is a fault. */
@@ -325,22 +324,25 @@ static const void *const *forbidden(void)
 
 static void check_scores(size_t m, size_t head_dim, size_t n_pages, int kind)
 {
-    static _Alignas(64) char memory[MAX_PAGES * 2 * ATTN_LANES * 136 * sizeof(float)];
+    static _Alignas(64) char memory[MAX_PAGES * ATTN_LANES * 136 * sizeof(float)];
+    static _Alignas(64) char unread[ATTN_LANES * 136 * sizeof(float)];
     size_t lds = n_pages * ATTN_LANES + m % 2;
     size_t n_y = (m - 1) * lds + n_pages * ATTN_LANES;
     const float *q = values(X, m * head_dim, kind);
     float scale = 1.0f / sqrtf((float)head_dim);
     for (int d = 0; d < ATTN_DTYPES; d++) {
-        const void *blocks[MAX_PAGES];
+        const void *keys[MAX_PAGES];
         size_t bytes = attn_block_bytes((attn_dtype)d, head_dim);
         /* In no order. */
-        for (size_t p = 0; p < n_pages; p++)
-            blocks[p] =
-                filled_block((attn_dtype)d, head_dim, memory + (n_pages - 1 - p) * bytes, kind);
-        attn_kernels_scalar.scores[d](m, head_dim, scale, q, blocks, forbidden(), n_pages,
+        for (size_t p = 0; p < n_pages; p++) {
+            attn_kv_block block = {memory + (n_pages - 1 - p) * bytes, unread};
+            fill_block((attn_dtype)d, head_dim, block, kind);
+            keys[p] = block.keys;
+        }
+        attn_kernels_scalar.scores[d](m, head_dim, scale, q, keys, forbidden(), n_pages,
                                       outputs(Y, n_y), lds);
         for (size_t v = 0; v < n_variants; v++) {
-            variants[v]->scores[d](m, head_dim, scale, q, blocks, forbidden(), n_pages,
+            variants[v]->scores[d](m, head_dim, scale, q, keys, forbidden(), n_pages,
                                    outputs(Y2, n_y), lds);
             if (!same_outputs(n_y))
                 fail_msg("%s %s scores m %zu head_dim %zu pages %zu kind %d", variants[v]->name,
@@ -516,25 +518,29 @@ static void test_exp_is_that_of_softmax(void **state)
 
 static void check_mix(size_t m, size_t n, size_t head_dim, int kind)
 {
+    static _Alignas(64) char unread[ATTN_LANES * 136 * sizeof(float)];
     size_t ldp = n + m % 5, n_o = m * head_dim, n_pages = (n + ATTN_LANES - 1) / ATTN_LANES;
     const float *p = values(X, (m - 1) * ldp + n, kind);
     float start[ATTN_QUERY_ROWS * 130];
     for (size_t i = 0; i < n_o; i++)
         start[i] = value(kind);
     for (int d = 0; d < ATTN_DTYPES; d++) {
-        /* Fenced: nothing past the last block may be read. */
+        /* Fenced: nothing past the last page's values may be read. */
         size_t floats = attn_block_bytes((attn_dtype)d, head_dim) / sizeof(float);
         float *all = last(W, n_pages * floats);
-        const void *blocks[ATTN_MIX_KEYS / ATTN_LANES];
-        for (size_t i = 0; i < n_pages; i++)
-            blocks[i] = filled_block((attn_dtype)d, head_dim, all + i * floats, kind);
+        const void *values[ATTN_MIX_KEYS / ATTN_LANES];
+        for (size_t i = 0; i < n_pages; i++) {
+            attn_kv_block block = {unread, all + i * floats};
+            fill_block((attn_dtype)d, head_dim, block, kind);
+            values[i] = block.values;
+        }
         float *o = outputs(Y, n_o);
         memcpy(o, start, n_o * sizeof *o);
-        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, blocks, forbidden(), o);
+        attn_kernels_scalar.mix[d](m, n, head_dim, p, ldp, values, forbidden(), o);
         for (size_t k = 0; k < n_variants; k++) {
             o = outputs(Y2, n_o);
             memcpy(o, start, n_o * sizeof *o);
-            variants[k]->mix[d](m, n, head_dim, p, ldp, blocks, forbidden(), o);
+            variants[k]->mix[d](m, n, head_dim, p, ldp, values, forbidden(), o);
             if (!same_outputs(n_o))
                 fail_msg("%s %s mix m %zu n %zu head_dim %zu kind %d", variants[k]->name,
                          attn_dtype_name((attn_dtype)d), m, n, head_dim, kind);
