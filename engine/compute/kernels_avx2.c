@@ -73,6 +73,12 @@ INLINE void v16_store_n(float *p, v16 a, size_t n)
     }
 }
 
+INLINE v16 v16_keep(v16 a)
+{
+    __asm__ volatile("" : "+x"(a.low), "+x"(a.high));
+    return a;
+}
+
 INLINE v16 v16_add(v16 a, v16 b)
 {
     return (v16){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};

@@ -48,6 +48,12 @@ INLINE void v16_store_n(float *p, v16 a, size_t n)
     _mm512_mask_storeu_ps(p, lane_mask(n), a);
 }
 
+INLINE v16 v16_keep(v16 a)
+{
+    __asm__ volatile("" : "+v"(a));
+    return a;
+}
+
 INLINE v16 v16_add(v16 a, v16 b)
 {
     return _mm512_add_ps(a, b);

@@ -7,7 +7,7 @@
  *   v16_exp2_scale (adds the integer in the low bits of n to the exponent of e), v16_halves (the
  *   lanes 0-7 and 8-15), v16_load_bf16, v16_load_f16 and v16_load_i8 (16 elements, widened; those
  *   of bf16 in an order of their own, which v16_bf16_order gives and v16_from_bf16_order undoes),
- *   v16_div, v16_negative_abs;
+ *   v16_div, v16_negative_abs, v16_keep (a, which stands in registers);
  *   TILE_ROWS: most rows of one register tile; TILE_VECTORS(rows): v16 columns for that many rows;
  *   FETCH_ROWS: from so many rows on a tile computes longer than its weights take to be fetched.
  */
@@ -67,10 +67,13 @@ ALWAYS_INLINE void tile(const int R, const int NV, const attn_dtype dtype, const
         }
 #pragma GCC unroll 8
         for (int v = 0; v < NV; v++) {
-            const v16 right = load_right(dtype, t->w[v], i * ldw);
+            v16 right = load_right(dtype, t->w[v], i * ldw);
             const float *left = x + i;
+            /* Loaded once, not by each row's multiply-add. */
+            if (R > 1 && dtype == ATTN_F32)
+                right = v16_keep(right);
             /* Kept for all vectors, three rows' values would push a sum out of the registers. */
-            if (R == 3 && dtype != ATTN_F32)
+            if (R == 3)
                 __asm__ volatile("" : "+r"(left));
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++)
