@@ -291,10 +291,12 @@ SIMD_MATMUL(simd_matmul_bf16, ATTN_BF16)
 SIMD_MATMUL(simd_matmul_f16, ATTN_F16)
 SIMD_MATMUL(simd_matmul_q8, ATTN_Q8)
 
-/* Few vectors of a narrow cache are computed about as fast as memory comes, so what is read next is
- * fetched meanwhile, line by line. f32 is computed so much faster that most requests would find no
- * room and be dropped. */
-#define BLOCK_FETCH(R, dtype) ((R) > 4 || (dtype) == ATTN_F32 ? 0 : 4 / attn_dtype_size(dtype))
+/* Few vectors are computed about as fast as memory comes, so of what is read next a line is fetched
+ * every four inputs: all of q8, of wider dtypes the beginning. More would find no room and be dropped;
+ * the rest is read just before it is computed (attention.c). */
+#define AHEAD_INPUTS 4
+#define AHEAD_STEP (64 / AHEAD_INPUTS)
+#define AHEAD_FETCH(R) ((R) > 4 ? 0 : AHEAD_INPUTS)
 
 /* Scores of R query vectors with NV pages. */
 ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, float scale,
@@ -303,7 +305,7 @@ ALWAYS_INLINE void run_pages(const int R, const int NV, const attn_dtype dtype, 
     v16 acc[TILE_ROWS][TILE_MAX_VECTORS];
     const v16 factor = v16_set1(scale);
     zero_tile(R, NV, acc);
-    tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
+    tile(R, NV, dtype, AHEAD_FETCH(R), t, acc);
 #pragma GCC unroll 8
     for (int v = 0; v < NV; v++) {
         v16 key_scales = factor;
@@ -343,11 +345,8 @@ ALWAYS_INLINE void run_scores(const int R, const attn_dtype dtype, float scale, 
                      const void *const *keys, const void *const *ahead, size_t n_pages, float *s, \
                      size_t lds)                                                                  \
     {                                                                                             \
-        tile_call t = {.k = head_dim,                                                             \
-                       .ldx = head_dim,                                                           \
-                       .ldw = 16,                                                                 \
-                       .ldy = lds,                                                                \
-                       .ahead_step = 16 * attn_dtype_size(dtype)};                                \
+        tile_call t = {                                                                           \
+            .k = head_dim, .ldx = head_dim, .ldw = 16, .ldy = lds, .ahead_step = AHEAD_STEP};     \
         for (size_t r = 0, rows; r < m; r += rows) {                                              \
             rows = tile_rows(m - r);                                                              \
             t.x = q + r * head_dim;                                                               \
@@ -390,7 +389,7 @@ ALWAYS_INLINE void mix_tile(const int R, const int NV, const attn_dtype dtype, t
             t->w[v] = (const char *)values[key / 16] + at;
             t->ahead[v] = (const char *)ahead[key / 16] + (column + 16 * (size_t)v) * t->ahead_step;
         }
-        tile(R, NV, dtype, BLOCK_FETCH(R, dtype), t, acc);
+        tile(R, NV, dtype, AHEAD_FETCH(R), t, acc);
     }
     t->x = x;
     store_tile(R, NV, dtype, t, acc);
@@ -462,28 +461,25 @@ ALWAYS_INLINE void run_mix(const int R, const attn_dtype dtype, tile_call *t, si
         mix_tail(R, dtype, t, n, head_dim & ~(size_t)15, values, o);
 }
 
-#define SIMD_MIX(name, dtype)                                                           \
-    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,   \
-                     const void *const *values, const void *const *ahead, float *o)     \
-    {                                                                                   \
-        float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                 \
-        for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                    \
-            scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                 \
-                          attn_block_scales(head_dim, values[key / 16]), weights + key, \
-                          ATTN_MIX_KEYS);                                               \
-        tile_call t = {.ldx = ldp,                                                      \
-                       .ldw = head_dim,                                                 \
-                       .ldy = head_dim,                                                 \
-                       .ahead_step = 16 * attn_dtype_size(dtype)};                      \
-        if (dtype == ATTN_Q8) {                                                         \
-            p = weights;                                                                \
-            t.ldx = ATTN_MIX_KEYS;                                                      \
-        }                                                                               \
-        for (size_t r = 0, rows; r < m; r += rows) {                                    \
-            rows = tile_rows(m - r);                                                    \
-            t.x = p + r * t.ldx;                                                        \
-            FOR_ROWS(rows, RUN_MIX_##dtype)                                             \
-        }                                                                               \
+#define SIMD_MIX(name, dtype)                                                                   \
+    static void name(size_t m, size_t n, size_t head_dim, const float *p, size_t ldp,           \
+                     const void *const *values, const void *const *ahead, float *o)             \
+    {                                                                                           \
+        float weights[ATTN_QUERY_ROWS * ATTN_MIX_KEYS];                                         \
+        for (size_t key = 0; dtype == ATTN_Q8 && key < n; key += 16)                            \
+            scale_weights(m, n - key < 16 ? n - key : 16, p + key, ldp,                         \
+                          attn_block_scales(head_dim, values[key / 16]), weights + key,         \
+                          ATTN_MIX_KEYS);                                                       \
+        tile_call t = {.ldx = ldp, .ldw = head_dim, .ldy = head_dim, .ahead_step = AHEAD_STEP}; \
+        if (dtype == ATTN_Q8) {                                                                 \
+            p = weights;                                                                        \
+            t.ldx = ATTN_MIX_KEYS;                                                              \
+        }                                                                                       \
+        for (size_t r = 0, rows; r < m; r += rows) {                                            \
+            rows = tile_rows(m - r);                                                            \
+            t.x = p + r * t.ldx;                                                                \
+            FOR_ROWS(rows, RUN_MIX_##dtype)                                                     \
+        }                                                                                       \
     }
 #define RUN_MIX(R, dtype) run_mix(R, dtype, &t, n, head_dim, values, ahead, o + r * head_dim)
 #define RUN_MIX_ATTN_F32(R) RUN_MIX(R, ATTN_F32)
