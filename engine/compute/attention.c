@@ -13,11 +13,10 @@
 /* Most query vectors of a pass of several blocks. */
 #define PASS_VECTORS 64
 
-/* Up to ATTN_QUERY_ROWS query vectors that read one KV head: some rows times some heads. They stand
- * from `vector` on among those of their pass: row r / n_heads, head r % n_heads. */
+/* Heads that share a KV head. For some rows they make up to ATTN_QUERY_ROWS query vectors, which are
+ * computed together: vector r is row r / n_heads, head r % n_heads. */
 typedef struct block {
-    size_t kv_head, first_head, n_heads;
-    size_t vector;
+    uint32_t kv_head, first_head, n_heads;
 } block;
 
 /* Rows of one session whose blocks go through its pages together: so a decode step reads a layer's
@@ -45,8 +44,9 @@ struct attn_attention {
     attn_pool *pool;
     const attn_kernels *kernels;
     size_t max_vectors; /* of a pass */
+    block *blocks;      /* a model's, and one behind them */
     pass *passes;
-    size_t max_passes, n_passes;
+    size_t max_passes;
     scratch *scratches; /* [threads] */
     partial *slots;     /* [n_slots] one segment's partial */
     partial *totals;    /* [n_slots] one pass's total */
@@ -55,8 +55,7 @@ struct attn_attention {
     const attn_model *model;
     size_t layer;
     const attn_queries *queries;
-    size_t block_heads;               /* of a block, but the last one of a KV head */
-    size_t head_blocks;               /* of a KV head */
+    size_t n_blocks, n_passes;
     size_t first_segment, n_segments; /* the round of a spread call */
 };
 
@@ -98,24 +97,25 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
         return NULL;
     a->pool = pool;
     a->kernels = kernels;
-    size_t threads = attn_pool_threads(pool), head_dim = 0;
+    size_t threads = attn_pool_threads(pool), head_dim = 0, max_blocks = 0;
     a->max_vectors = ATTN_QUERY_ROWS;
     for (size_t i = 0; i < n_models; i++) {
         const attn_config *c = &models[i]->config;
-        size_t blocks = c->num_key_value_heads * blocks_per_kv_head(c);
-        size_t n = max_rows * blocks; /* worst case: every row another session's */
-        a->max_passes = n > a->max_passes ? n : a->max_passes;
-        size_t vectors = blocks * heads_per_block(c);
-        vectors = vectors < PASS_VECTORS ? vectors : PASS_VECTORS;
-        a->max_vectors = vectors > a->max_vectors ? vectors : a->max_vectors;
+        size_t n = c->num_key_value_heads * blocks_per_kv_head(c);
+        max_blocks = n > max_blocks ? n : max_blocks;
+        n *= heads_per_block(c);
+        n = n < PASS_VECTORS ? n : PASS_VECTORS;
+        a->max_vectors = n > a->max_vectors ? n : a->max_vectors;
         head_dim = c->head_dim > head_dim ? c->head_dim : head_dim;
     }
     a->n_slots = 8 * threads > MIN_SLOTS ? 8 * threads : MIN_SLOTS;
+    a->max_passes = max_rows * max_blocks; /* at worst every row is another session's */
+    a->blocks = attn_alloc(max_blocks + 1, sizeof *a->blocks);
     a->passes = attn_alloc(a->max_passes, sizeof *a->passes);
     a->scratches = attn_alloc(threads, sizeof *a->scratches);
     a->slots = attn_alloc(a->n_slots, sizeof *a->slots);
     a->totals = attn_alloc(a->n_slots, sizeof *a->totals);
-    bool ok = a->passes && a->scratches && a->slots && a->totals;
+    bool ok = a->blocks && a->passes && a->scratches && a->slots && a->totals;
     for (size_t i = 0; ok && i < threads; i++) {
         scratch *s = &a->scratches[i];
         s->q = attn_alloc(a->max_vectors * head_dim, sizeof *s->q);
@@ -149,6 +149,7 @@ void attn_attention_destroy(attn_attention *a)
         if (a->totals != NULL)
             partial_free(&a->totals[i]);
     }
+    attn_free(a->blocks);
     attn_free(a->passes);
     attn_free(a->scratches);
     attn_free(a->slots);
@@ -156,25 +157,15 @@ void attn_attention_destroy(attn_attention *a)
     attn_free(a);
 }
 
-static size_t first_head(const attn_attention *a, size_t index)
+static const block *pass_block(const attn_attention *a, const pass *p, size_t index)
 {
-    return index / a->head_blocks * group_of(&a->model->config) +
-           index % a->head_blocks * a->block_heads;
+    return &a->blocks[p->first_block + index];
 }
 
-static block pass_block(const attn_attention *a, const pass *p, size_t index)
+/* Vectors of a pass before those of its block `index`; of index n_blocks: all. */
+static size_t vectors_before(const attn_attention *a, const pass *p, size_t index)
 {
-    const size_t at = p->first_block + index;
-    block b = {.kv_head = at / a->head_blocks, .first_head = first_head(a, at)};
-    b.n_heads = first_head(a, at + 1) - b.first_head;
-    b.vector = (b.first_head - first_head(a, p->first_block)) * p->n_rows;
-    return b;
-}
-
-static size_t pass_vectors(const attn_attention *a, const pass *p)
-{
-    return (first_head(a, p->first_block + p->n_blocks) - first_head(a, p->first_block)) *
-           p->n_rows;
+    return (pass_block(a, p, index)->first_head - pass_block(a, p, 0)->first_head) * p->n_rows;
 }
 
 /* The keys that a pass's last row reads. */
@@ -222,11 +213,11 @@ typedef struct walk {
 /* Sets what is read in the walk's present place; past its end: the next segment's first keys. */
 static void set_next(walk *w)
 {
-    const block b = pass_block(w->a, w->pass, w->block);
+    const size_t kv_head = pass_block(w->a, w->pass, w->block)->kv_head;
     for (size_t i = 0; i < STEP_PAGES; i++) {
         size_t page = w->first_page + i;
         attn_kv_block at =
-            attn_session_page_block(w->session, w->pages[page], w->a->layer, b.kv_head);
+            attn_session_page_block(w->session, w->pages[page], w->a->layer, kv_head);
         w->at[1][i] = w->values ? at.values : at.keys;
     }
 }
@@ -259,29 +250,95 @@ static void begin_walk(walk *w, const attn_attention *a, const pass *p, uint64_t
     go_on(w);
 }
 
+/* The pass's query vectors, block by block. */
+static void gather_queries(const attn_attention *a, const pass *p, float *to)
+{
+    const attn_queries *q = &a->queries[p->queries];
+    const size_t head_dim = a->model->config.head_dim;
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        const block *b = pass_block(a, p, i);
+        for (size_t row = 0; row < p->n_rows; row++, to += b->n_heads * head_dim)
+            memcpy(to, q->q + (p->first_row + row) * q->ldq + b->first_head * head_dim,
+                   b->n_heads * head_dim * sizeof *to);
+    }
+}
+
+/* Scores of all keys of the pages of a segment. */
+static void score_segment(walk *w, size_t read_bytes, const scratch *s)
+{
+    const attn_attention *a = w->a;
+    const pass *p = w->pass;
+    const size_t head_dim = a->model->config.head_dim;
+    for (size_t page = 0, n; page < w->n_pages; page += n) {
+        n = w->n_pages - page < STEP_PAGES ? w->n_pages - page : STEP_PAGES;
+        for (size_t i = 0; i < p->n_blocks; i++, go_on(w)) {
+            const size_t vector = vectors_before(a, p, i), m = vectors_before(a, p, i + 1) - vector;
+            read_pages(w->at[0], n, read_bytes);
+            a->kernels->scores[w->session->kv_dtype](
+                m, head_dim, a->model->score_scale, s->q + vector * head_dim, w->at[0], w->at[1], n,
+                s->scores + vector * ATTN_SEGMENT + page * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
+        }
+    }
+}
+
+/* A softmax of each vector over the keys that its row reads. */
+static void weigh_segment(const attn_attention *a, const pass *p, uint64_t first_key, float *scores,
+                          partial *out)
+{
+    const attn_queries *q = &a->queries[p->queries];
+    for (size_t i = 0, vector = 0; i < p->n_blocks; i++) {
+        const size_t n_heads = pass_block(a, p, i)->n_heads;
+        for (size_t r = 0; r < p->n_rows * n_heads; r++, vector++) {
+            const size_t row = r / n_heads, n = row_keys(q, p, row, first_key);
+            out->sum[vector] = 0.0f;
+            if (n > 0 && !a->kernels->softmax(n, scores + vector * ATTN_SEGMENT, &out->max[vector],
+                                              &out->sum[vector]))
+                q->overflow[p->first_row + row] = true;
+        }
+    }
+}
+
 /* Adds one block's weighted values of the keys [first, end) of a segment, those of the walk's present
  * pages: keys that every row reads for all vectors at once, then the others row by row. */
-static void mix_step(const walk *w, const attn_queries *q, const block *b, uint64_t first_key,
-                     size_t first, size_t end, const float *weights, float *o)
+static void mix_pages(const walk *w, size_t n_heads, uint64_t first_key, size_t first, size_t end,
+                      const float *weights, float *o)
 {
-    const pass *p = w->pass;
-    const size_t head_dim = w->a->model->config.head_dim, m = p->n_rows * b->n_heads;
+    const attn_queries *q = &w->a->queries[w->pass->queries];
+    const size_t head_dim = w->a->model->config.head_dim, n_rows = w->pass->n_rows;
     const attn_dtype dtype = w->session->kv_dtype;
-    size_t common = row_keys(q, p, 0, first_key);
-    if (p->n_rows > 1)
+    size_t common = row_keys(q, w->pass, 0, first_key);
+    if (n_rows > 1)
         common -= common % ATTN_PAGE_POSITIONS;
     common = common < end ? common : end;
     if (common > first)
-        w->a->kernels->mix[dtype](m, common - first, head_dim, weights + first, ATTN_SEGMENT,
-                                  w->at[0], w->at[1], o);
-    first = common > first ? common : first;
-    for (size_t row = 0; first < end && row < p->n_rows; row++) {
-        const size_t n = row_keys(q, p, row, first_key), r = row * b->n_heads;
-        const size_t page = first / ATTN_PAGE_POSITIONS % STEP_PAGES;
-        if (n > first)
-            w->a->kernels->mix[dtype](b->n_heads, (n < end ? n : end) - first, head_dim,
-                                      weights + r * ATTN_SEGMENT + first, ATTN_SEGMENT,
+        w->a->kernels->mix[dtype](n_rows * n_heads, common - first, head_dim, weights + first,
+                                  ATTN_SEGMENT, w->at[0], w->at[1], o);
+    const size_t from = common > first ? common : first;
+    const size_t page = (from - first) / ATTN_PAGE_POSITIONS;
+    for (size_t row = 0; from < end && row < n_rows; row++) {
+        const size_t n = row_keys(q, w->pass, row, first_key), r = row * n_heads;
+        if (n > from)
+            w->a->kernels->mix[dtype](n_heads, (n < end ? n : end) - from, head_dim,
+                                      weights + r * ATTN_SEGMENT + from, ATTN_SEGMENT,
                                       w->at[0] + page, w->at[1] + page, o + r * head_dim);
+    }
+}
+
+static void mix_segment(walk *w, size_t read_bytes, uint64_t first_key, size_t n_keys,
+                        const float *weights, float *o)
+{
+    const attn_attention *a = w->a;
+    const pass *p = w->pass;
+    const size_t head_dim = a->model->config.head_dim;
+    memset(o, 0, vectors_before(a, p, p->n_blocks) * head_dim * sizeof *o);
+    for (size_t key = 0, n; key < n_keys; key += n) {
+        n = n_keys - key < ATTN_MIX_KEYS ? n_keys - key : ATTN_MIX_KEYS;
+        for (size_t i = 0; i < p->n_blocks; i++, go_on(w)) {
+            const size_t vector = vectors_before(a, p, i);
+            read_pages(w->at[0], (n + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS, read_bytes);
+            mix_pages(w, pass_block(a, p, i)->n_heads, first_key, key, key + n,
+                      weights + vector * ATTN_SEGMENT, o + vector * head_dim);
+        }
     }
 }
 
@@ -290,62 +347,26 @@ static void run_segment(const attn_attention *a, const pass *p, size_t segment, 
                         partial *out)
 {
     const attn_queries *q = &a->queries[p->queries];
-    const size_t head_dim = a->model->config.head_dim;
+    const attn_dtype dtype = q->session->kv_dtype;
     const uint64_t first_key = (uint64_t)segment * ATTN_SEGMENT;
     const size_t n_keys = row_keys(q, p, p->n_rows - 1, first_key);
-    const attn_dtype dtype = q->session->kv_dtype;
     /* What no other pass reads comes from memory. q8 is computed about as slowly as it comes. */
-    const size_t read =
-        q->n_rows == p->n_rows && dtype != ATTN_Q8 ? attn_block_bytes(dtype, head_dim) : 0;
+    const size_t read_bytes = q->n_rows == p->n_rows && dtype != ATTN_Q8
+                                  ? attn_block_bytes(dtype, a->model->config.head_dim)
+                                  : 0;
     walk w;
     begin_walk(&w, a, p, first_key, n_keys);
-    for (size_t i = 0; i < p->n_blocks; i++) {
-        const block b = pass_block(a, p, i);
-        float *to = s->q + b.vector * head_dim;
-        for (size_t row = 0; row < p->n_rows; row++)
-            memcpy(to + row * b.n_heads * head_dim,
-                   q->q + (p->first_row + row) * q->ldq + b.first_head * head_dim,
-                   b.n_heads * head_dim * sizeof *to);
-    }
-    for (size_t page = 0, n; page < w.n_pages; page += n) {
-        n = w.n_pages - page < STEP_PAGES ? w.n_pages - page : STEP_PAGES;
-        for (size_t i = 0; i < p->n_blocks; i++, go_on(&w)) {
-            const block b = pass_block(a, p, i);
-            read_pages(w.at[0], n, read);
-            a->kernels->scores[dtype](
-                p->n_rows * b.n_heads, head_dim, a->model->score_scale, s->q + b.vector * head_dim,
-                w.at[0], w.at[1], n,
-                s->scores + b.vector * ATTN_SEGMENT + page * ATTN_PAGE_POSITIONS, ATTN_SEGMENT);
-        }
-    }
-    for (size_t i = 0; i < p->n_blocks; i++) {
-        const block b = pass_block(a, p, i);
-        for (size_t r = 0, m = p->n_rows * b.n_heads; r < m; r++) {
-            const size_t row = r / b.n_heads, n = row_keys(q, p, row, first_key);
-            const size_t vector = b.vector + r;
-            out->sum[vector] = 0.0f;
-            if (n > 0 && !a->kernels->softmax(n, s->scores + vector * ATTN_SEGMENT,
-                                              &out->max[vector], &out->sum[vector]))
-                q->overflow[p->first_row + row] = true;
-        }
-    }
-    memset(out->o, 0, pass_vectors(a, p) * head_dim * sizeof *out->o);
-    for (size_t key = 0, n; key < n_keys; key += n) {
-        n = n_keys - key < ATTN_MIX_KEYS ? n_keys - key : ATTN_MIX_KEYS;
-        for (size_t i = 0; i < p->n_blocks; i++, go_on(&w)) {
-            const block b = pass_block(a, p, i);
-            read_pages(w.at[0], (n + ATTN_PAGE_POSITIONS - 1) / ATTN_PAGE_POSITIONS, read);
-            mix_step(&w, q, &b, first_key, key, key + n, s->scores + b.vector * ATTN_SEGMENT,
-                     out->o + b.vector * head_dim);
-        }
-    }
+    gather_queries(a, p, s->q);
+    score_segment(&w, read_bytes, s);
+    weigh_segment(a, p, first_key, s->scores, out);
+    mix_segment(&w, read_bytes, first_key, n_keys, s->scores, out->o);
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */
 static void merge(const attn_attention *a, const pass *p, partial *total, const partial *next)
 {
     const size_t head_dim = a->model->config.head_dim;
-    for (size_t r = 0; r < pass_vectors(a, p); r++) {
+    for (size_t r = 0; r < vectors_before(a, p, p->n_blocks); r++) {
         if (next->sum[r] == 0.0f)
             continue;
         float *o = total->o + r * head_dim;
@@ -370,15 +391,13 @@ static void finish(const attn_attention *a, const pass *p, partial *total)
 {
     const attn_queries *q = &a->queries[p->queries];
     const size_t head_dim = a->model->config.head_dim;
-    for (size_t i = 0; i < p->n_blocks; i++) {
-        const block b = pass_block(a, p, i);
-        for (size_t row = 0; row < p->n_rows; row++) {
-            const size_t vector = b.vector + row * b.n_heads;
+    for (size_t i = 0, vector = 0; i < p->n_blocks; i++) {
+        const block *b = pass_block(a, p, i);
+        for (size_t r = 0; r < p->n_rows * b->n_heads; r++, vector++) {
+            const size_t row = p->first_row + r / b->n_heads, head = b->first_head + r % b->n_heads;
             float *o = total->o + vector * head_dim;
-            for (size_t h = 0; h < b.n_heads; h++)
-                a->kernels->scale(head_dim, 1.0f / total->sum[vector + h], o + h * head_dim);
-            memcpy(q->z + (p->first_row + row) * q->ldz + b.first_head * head_dim, o,
-                   b.n_heads * head_dim * sizeof *o);
+            a->kernels->scale(head_dim, 1.0f / total->sum[vector], o);
+            memcpy(q->z + row * q->ldz + head * head_dim, o, head_dim * sizeof *o);
         }
     }
 }
@@ -432,12 +451,20 @@ static void run_spread(attn_attention *a, size_t most_segments, double cost)
 /* Rows of a session whose vectors make one block. */
 static size_t rows_per_block(const attn_attention *a)
 {
-    return ATTN_QUERY_ROWS / a->block_heads;
+    return ATTN_QUERY_ROWS / heads_per_block(&a->model->config);
 }
 
-static size_t n_blocks_of(const attn_attention *a)
+static void set_blocks(attn_attention *a)
 {
-    return a->model->config.num_key_value_heads * a->head_blocks;
+    const attn_config *c = &a->model->config;
+    const uint32_t group = (uint32_t)group_of(c), most = (uint32_t)heads_per_block(c);
+    a->n_blocks = 0;
+    for (uint32_t head = 0, n; head < c->num_attention_heads; head += n) {
+        const uint32_t left = group - head % group;
+        n = left < most ? left : most;
+        a->blocks[a->n_blocks++] = (block){head / group, head, n};
+    }
+    a->blocks[a->n_blocks] = (block){.first_head = c->num_attention_heads};
 }
 
 /* Blocks of a pass, for about `pieces` passes of each row if there are as many blocks. Many rows
@@ -446,17 +473,17 @@ static size_t pass_width(const attn_attention *a, const attn_queries *q, size_t 
 {
     if (q->n_rows > rows_per_block(a))
         return 1;
-    const size_t most = a->max_vectors / (q->n_rows * a->block_heads);
-    const size_t width = (n_blocks_of(a) + pieces - 1) / pieces;
+    const size_t most = a->max_vectors / (q->n_rows * heads_per_block(&a->model->config));
+    const size_t width = (a->n_blocks + pieces - 1) / pieces;
     return width < most ? width : most;
 }
 
 static void add_passes(attn_attention *a, uint32_t index, size_t width)
 {
     const attn_queries *q = &a->queries[index];
-    const size_t n_blocks = n_blocks_of(a), rows = rows_per_block(a);
-    for (size_t b = 0; b < n_blocks; b += width) {
-        const size_t n = n_blocks - b < width ? n_blocks - b : width;
+    const size_t rows = rows_per_block(a);
+    for (size_t b = 0; b < a->n_blocks; b += width) {
+        const size_t n = a->n_blocks - b < width ? a->n_blocks - b : width;
         for (size_t row = 0; row < q->n_rows; row += rows) {
             ATTN_ASSERT(a->n_passes < a->max_passes);
             a->passes[a->n_passes++] = (pass){
@@ -484,8 +511,7 @@ void attn_attention_run(attn_attention *a, const attn_model *model, size_t layer
     a->model = model;
     a->layer = layer;
     a->queries = queries;
-    a->block_heads = heads_per_block(c);
-    a->head_blocks = blocks_per_kv_head(c);
+    set_blocks(a);
     a->n_passes = 0;
     size_t most_segments = 0, n_passes = 0;
     double cost = 0;
@@ -493,7 +519,7 @@ void attn_attention_run(attn_attention *a, const attn_model *model, size_t layer
         const size_t segments = segments_of(queries[i].position + queries[i].n_rows);
         most_segments = segments > most_segments ? segments : most_segments;
         const size_t width = pass_width(a, &queries[i], 1), rows = rows_per_block(a);
-        n_passes += (n_blocks_of(a) + width - 1) / width * ((queries[i].n_rows + rows - 1) / rows);
+        n_passes += (a->n_blocks + width - 1) / width * ((queries[i].n_rows + rows - 1) / rows);
         cost += cost_of(c, &queries[i]);
     }
     const bool spread = threads > 1 && n_passes < 2 * threads && most_segments > 1;
