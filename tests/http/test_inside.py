@@ -29,7 +29,7 @@ SCORES = "blocks.0.attn.hook_attn_scores"
 Z = "blocks.0.attn.hook_z"
 KEY = "past_key_values.0.key"
 LANGUAGE = ["minimind-dense", "llama-bias", "qwen3-untied"]
-ROWS_IN = ["chain3", "mha-nonorm", "minimind-layer", "mqa"]
+ROWS_IN = ["chain3", "mha-nonorm", "many-heads", "minimind-layer", "mqa"]
 X = rows(40)
 
 

@@ -36,6 +36,7 @@ RANDOM_MODELS = {
     "chain3": (42, 210, 210),
     "mha-nonorm": (7, 210, 210),
     "mqa": (2**32 + 5, 210, 210),
+    "many-heads": (9, 210, 210),
     "minimind-layer": (1234, 40, 4),
 }
 

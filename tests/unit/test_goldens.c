@@ -244,9 +244,8 @@ static const struct {
     uint64_t seed;
     size_t hidden, rows, kept;
 } models[] = {
-    {"chain3", 42, 96, 210, 210},
-    {"mha-nonorm", 7, 40, 210, 210},
-    {"mqa", 4294967301, 64, 210, 210},
+    {"chain3", 42, 96, 210, 210},         {"mha-nonorm", 7, 40, 210, 210},
+    {"mqa", 4294967301, 64, 210, 210},    {"many-heads", 9, 32, 210, 210},
     {"minimind-layer", 1234, 768, 40, 4},
 };
 

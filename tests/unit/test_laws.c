@@ -133,6 +133,32 @@ static void test_splitting_changes_nothing(void **state)
     free(s.rows);
 }
 
+/* Heads of one row that take several blocks, and several passes: 80 that share 5 KV heads. */
+static void test_splitting_with_many_heads(void **state)
+{
+    (void)state;
+    static const unsigned threads[] = {1, 2, 8};
+    subject s = subject_of("many-heads", 9, 32, 600); /* past a segment's border */
+    attn_engine *engine = open_for(&s, 1, "scalar");
+    float *expected = whole(engine, &s, "whole", s.n_rows);
+    attn_engine_close(engine);
+    float *outputs = calloc(s.n_rows * s.hidden, sizeof *outputs);
+    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+        engine = open_for(&s, threads[t], "auto");
+        for (size_t r = 0; r < s.n_rows; r++)
+            feed(engine, &s, "singly", r, 1, r > 0, outputs);
+        check_same(&s, expected, outputs, 0, s.n_rows, "singly");
+        random_state = (uint32_t)t;
+        feed_in_pieces(engine, &s, "pieces", s.n_rows, 5, outputs);
+        check_same(&s, expected, outputs, 0, s.n_rows, "pieces");
+        check_verified(engine, "singly");
+        attn_engine_close(engine);
+    }
+    free(expected);
+    free(outputs);
+    free(s.rows);
+}
+
 /* Around the borders of attention's segments. */
 static void test_splitting_at_segment_borders(void **state)
 {
@@ -493,6 +519,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_splitting_changes_nothing),
+        cmocka_unit_test(test_splitting_with_many_heads),
         cmocka_unit_test(test_splitting_at_segment_borders),
         cmocka_unit_test(test_splitting_a_run_of_steps),
         cmocka_unit_test(test_company_changes_nothing),
