@@ -305,7 +305,8 @@ static void test_fork_of_a_session_that_goes(void **state)
     assert_int_equal(pthread_create(&thread, NULL, fork_and_delete, &beside), 0);
     attn_status wrong = ATTN_OK;
     size_t n_forked = 0;
-    for (int i = 0; i < LESS(20000, 2000); i++) {
+    const int tries = LESS(20000, 2000);
+    for (int i = 0; i < tries || (n_forked == 0 && i < 100 * tries); i++) {
         const bool first = i % 2 == 0;
         attn_status status = attn_session_fork(engine, "b", "c", first ? UINT64_MAX : 20,
                                                i % 3 == 0 ? 20 : UINT64_MAX, &info, NULL);
@@ -320,7 +321,7 @@ static void test_fork_of_a_session_that_goes(void **state)
     over = true;
     pthread_join(thread, NULL);
     assert_int_equal(wrong, ATTN_OK);
-    print_message("%zu forks\n", n_forked);
+    assert_true(n_forked > 0);
     attn_engine_close(engine);
 }
 
