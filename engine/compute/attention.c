@@ -213,13 +213,12 @@ typedef struct walk {
 /* Sets what is read in the walk's present place; past its end: the next segment's first keys. */
 static void set_next(walk *w)
 {
-    const size_t kv_head = pass_block(w->a, w->pass, w->block)->kv_head;
-    for (size_t i = 0; i < STEP_PAGES; i++) {
-        size_t page = w->first_page + i;
-        attn_kv_block at =
-            attn_session_page_block(w->session, w->pages[page], w->a->layer, kv_head);
-        w->at[1][i] = w->values ? at.values : at.keys;
-    }
+    char *page = w->pages[0];
+    const attn_kv_block first = attn_session_page_block(
+        w->session, page, w->a->layer, pass_block(w->a, w->pass, w->block)->kv_head);
+    const ptrdiff_t offset = (char *)(w->values ? first.values : first.keys) - page;
+    for (size_t i = 0; i < STEP_PAGES; i++)
+        w->at[1][i] = (char *)w->pages[w->first_page + i] + offset;
 }
 
 /* Goes on: what was next is now. */
