@@ -179,6 +179,37 @@ static void test_block_refuses_what_overflows(void **state)
     assert_true(attn_block_write(ATTN_BF16, 4, block, 3, large, large));
 }
 
+/* Keys and values have scales of their own, position by position. */
+static void test_block_gives_back_what_it_keeps(void **state)
+{
+    (void)state;
+    static const float error[ATTN_DTYPES] = {
+        [ATTN_F32] = 0.0f, [ATTN_BF16] = 0x1p-8f, [ATTN_F16] = 0x1p-11f, [ATTN_Q8] = 0.5f / 127};
+    for (int d = 0; d < ATTN_DTYPES; d++) {
+        _Alignas(64) char keys[16 * 4 * 4], values[16 * 4 * 4];
+        const attn_kv_block block = {keys, values};
+        float k[16][4], v[16][4];
+        for (size_t slot = 0; slot < 16; slot++) {
+            for (size_t i = 0; i < 4; i++) {
+                k[slot][i] = (float)(slot + 1) * (1.0f - 0.3f * (float)i);
+                v[slot][i] = 0.01f / (float)(slot + 1) * (0.7f * (float)i - 1.1f);
+            }
+            assert_true(attn_block_write((attn_dtype)d, 4, block, slot, k[slot], v[slot]));
+        }
+        for (size_t slot = 0; slot < 16; slot++) {
+            float read_k[4], read_v[4];
+            attn_block_read((attn_dtype)d, 4, block, slot, read_k, read_v);
+            for (size_t i = 0; i < 4; i++) {
+                /* Relative to the element, with q8 to the row's largest. */
+                float most_k = d == ATTN_Q8 ? k[slot][0] : k[slot][i];
+                float most_v = d == ATTN_Q8 ? v[slot][0] : v[slot][i];
+                assert_true(fabsf(read_k[i] - k[slot][i]) <= 1.0001f * error[d] * fabsf(most_k));
+                assert_true(fabsf(read_v[i] - v[slot][i]) <= 1.0001f * error[d] * fabsf(most_v));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_forks_and_truncates),
         cmocka_unit_test(test_another_dtype_is_another_session),
         cmocka_unit_test(test_block_refuses_what_overflows),
+        cmocka_unit_test(test_block_gives_back_what_it_keeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
