@@ -82,8 +82,8 @@ C_FILES = $(sort $(shell find engine server clients tests -name '*.[ch]' 2>/dev/
 LIBRARY := $(BUILD)/libattnd.a
 # ThreadSanitizer does not live with allocations that fail, and has nothing to see in what one thread
 # does alone.
-ONE_THREAD := buf checkpoint config float_text fuzz_corpus json_read json_write kernels philox rope \
-    stream tokenizer_files
+ONE_THREAD := attention buf checkpoint config float_text fuzz_corpus json_read json_write kernels \
+    philox rope stream tokenizer_files
 UNSEEN := $(if $(filter tsan,$(SAN)),$(patsubst %,tests/unit/test_%.c,torture $(ONE_THREAD)))
 TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out $(UNSEEN),$(TEST_SOURCES)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))

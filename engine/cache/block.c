@@ -50,14 +50,19 @@ static float put_q8(int8_t *array, size_t first, size_t stride, const float *row
     return scale;
 }
 
+static float *scales_of(size_t head_dim, void *rows)
+{
+    return (float *)(void *)((char *)rows + ATTN_PAGE_POSITIONS * head_dim);
+}
+
 bool attn_block_write(attn_dtype dtype, size_t head_dim, attn_kv_block block, size_t slot,
                       const float *k, const float *v)
 {
     bool fits = true;
     if (dtype == ATTN_Q8) {
-        attn_block_scales(head_dim, block.keys)[slot] =
+        scales_of(head_dim, block.keys)[slot] =
             put_q8(block.keys, slot, ATTN_PAGE_POSITIONS, k, head_dim);
-        attn_block_scales(head_dim, block.values)[slot] =
+        scales_of(head_dim, block.values)[slot] =
             put_q8(block.values, slot * head_dim, 1, v, head_dim);
         return true;
     }
@@ -90,9 +95,9 @@ void attn_block_copy(attn_dtype dtype, size_t head_dim, attn_kv_block to, attn_k
         memcpy((char *)to.keys + i * line, (const char *)from.keys + i * line, n * size);
     memcpy(to.values, from.values, n * head_dim * size);
     if (dtype == ATTN_Q8) {
-        memcpy(attn_block_scales(head_dim, to.keys), attn_block_scales(head_dim, from.keys),
+        memcpy(scales_of(head_dim, to.keys), attn_block_scales(head_dim, from.keys),
                n * sizeof(float));
-        memcpy(attn_block_scales(head_dim, to.values), attn_block_scales(head_dim, from.values),
+        memcpy(scales_of(head_dim, to.values), attn_block_scales(head_dim, from.values),
                n * sizeof(float));
     }
 }

@@ -33,9 +33,9 @@ static inline size_t attn_block_bytes(attn_dtype dtype, size_t head_dim)
 }
 
 /* The scales of q8 keys or values. */
-static inline float *attn_block_scales(size_t head_dim, const void *rows)
+static inline const float *attn_block_scales(size_t head_dim, const void *rows)
 {
-    return (float *)((uintptr_t)rows + ATTN_PAGE_POSITIONS * head_dim);
+    return (const float *)(const void *)((const char *)rows + ATTN_PAGE_POSITIONS * head_dim);
 }
 
 /* Keeps the head rows k and v [head_dim] f32 as position `slot` of the block. False when a value is

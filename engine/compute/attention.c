@@ -43,10 +43,12 @@ typedef struct scratch {
 struct attn_attention {
     attn_pool *pool;
     const attn_kernels *kernels;
-    size_t max_vectors; /* of a pass */
-    block *blocks;      /* a model's, and one behind them */
+    size_t max_vectors, max_head_dim; /* of a pass */
+    block *blocks;                    /* a model's, and one behind them */
     pass *passes;
     size_t max_passes;
+    float *partials; /* of the slots, totals and scratches; untouched until it is used */
+    size_t partial_floats, n_partials;
     scratch *scratches; /* [threads] */
     partial *slots;     /* [n_slots] one segment's partial */
     partial *totals;    /* [n_slots] one pass's total */
@@ -74,19 +76,12 @@ static size_t blocks_per_kv_head(const attn_config *c)
     return (group_of(c) + heads_per_block(c) - 1) / heads_per_block(c);
 }
 
-static void partial_free(partial *p)
+/* Partial number `index` of the memory for all of them. */
+static partial partial_at(const attn_attention *a, size_t index)
 {
-    attn_free(p->max);
-    attn_free(p->sum);
-    attn_free(p->o);
-}
-
-static bool partial_init(partial *p, size_t vectors, size_t head_dim)
-{
-    p->max = attn_alloc(vectors, sizeof *p->max);
-    p->sum = attn_alloc(vectors, sizeof *p->sum);
-    p->o = attn_alloc(vectors * head_dim, sizeof *p->o);
-    return p->max != NULL && p->sum != NULL && p->o != NULL;
+    float *o = a->partials + index * a->partial_floats;
+    float *max = o + a->max_vectors * a->max_head_dim;
+    return (partial){.max = max, .sum = max + a->max_vectors, .o = o};
 }
 
 attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kernels,
@@ -97,7 +92,7 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
         return NULL;
     a->pool = pool;
     a->kernels = kernels;
-    size_t threads = attn_pool_threads(pool), head_dim = 0, max_blocks = 0;
+    size_t threads = attn_pool_threads(pool), max_blocks = 0;
     a->max_vectors = ATTN_QUERY_ROWS;
     for (size_t i = 0; i < n_models; i++) {
         const attn_config *c = &models[i]->config;
@@ -106,7 +101,7 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
         n *= heads_per_block(c);
         n = n < PASS_VECTORS ? n : PASS_VECTORS;
         a->max_vectors = n > a->max_vectors ? n : a->max_vectors;
-        head_dim = c->head_dim > head_dim ? c->head_dim : head_dim;
+        a->max_head_dim = c->head_dim > a->max_head_dim ? c->head_dim : a->max_head_dim;
     }
     a->n_slots = 8 * threads > MIN_SLOTS ? 8 * threads : MIN_SLOTS;
     a->max_passes = max_rows * max_blocks; /* at worst every row is another session's */
@@ -115,17 +110,22 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
     a->scratches = attn_alloc(threads, sizeof *a->scratches);
     a->slots = attn_alloc(a->n_slots, sizeof *a->slots);
     a->totals = attn_alloc(a->n_slots, sizeof *a->totals);
-    bool ok = a->blocks && a->passes && a->scratches && a->slots && a->totals;
+    a->partial_floats = (a->max_vectors * (a->max_head_dim + 2) + 15) & ~(size_t)15;
+    a->n_partials = 2 * (a->n_slots + threads);
+    a->partials = attn_map(a->n_partials * a->partial_floats * sizeof *a->partials, false);
+    bool ok = a->blocks && a->passes && a->scratches && a->slots && a->totals && a->partials;
+    for (size_t i = 0; ok && i < a->n_slots; i++) {
+        a->slots[i] = partial_at(a, 2 * i);
+        a->totals[i] = partial_at(a, 2 * i + 1);
+    }
     for (size_t i = 0; ok && i < threads; i++) {
         scratch *s = &a->scratches[i];
-        s->q = attn_alloc(a->max_vectors * head_dim, sizeof *s->q);
+        s->q = attn_alloc(a->max_vectors * a->max_head_dim, sizeof *s->q);
         s->scores = attn_alloc(a->max_vectors * ATTN_SEGMENT, sizeof *s->scores);
-        ok = partial_init(&s->total, a->max_vectors, head_dim) &&
-             partial_init(&s->segment, a->max_vectors, head_dim) && s->q && s->scores;
+        s->total = partial_at(a, 2 * (a->n_slots + i));
+        s->segment = partial_at(a, 2 * (a->n_slots + i) + 1);
+        ok = s->q != NULL && s->scores != NULL;
     }
-    for (size_t i = 0; ok && i < a->n_slots; i++)
-        ok = partial_init(&a->slots[i], a->max_vectors, head_dim) &&
-             partial_init(&a->totals[i], a->max_vectors, head_dim);
     if (!ok) {
         attn_attention_destroy(a);
         return NULL;
@@ -140,15 +140,8 @@ void attn_attention_destroy(attn_attention *a)
     for (size_t i = 0; a->scratches != NULL && i < attn_pool_threads(a->pool); i++) {
         attn_free(a->scratches[i].q);
         attn_free(a->scratches[i].scores);
-        partial_free(&a->scratches[i].total);
-        partial_free(&a->scratches[i].segment);
     }
-    for (size_t i = 0; i < a->n_slots; i++) {
-        if (a->slots != NULL)
-            partial_free(&a->slots[i]);
-        if (a->totals != NULL)
-            partial_free(&a->totals[i]);
-    }
+    attn_unmap(a->partials, a->n_partials * a->partial_floats * sizeof *a->partials);
     attn_free(a->blocks);
     attn_free(a->passes);
     attn_free(a->scratches);

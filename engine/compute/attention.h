@@ -5,8 +5,8 @@
  * once. Keys are cut into segments at fixed absolute positions; each segment gives a partial
  * softmax (maximum m, sum l, weighted values o), and partials are combined in position order:
  *     M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L = a L + b l, O = a O + b o
- * and at the end z = O / L. So the bits do not depend on how rows are grouped into blocks nor on
- * which thread computes which segment.
+ * and at the end z = O / L. So the bits do not depend on which rows and heads are computed
+ * together nor on which thread computes which segment.
  * Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (GQA); partial softmaxes: Milakov and
  * Gimelshein 2018. The seed's SimpleAttention.forward and repeat_kv.
  */
@@ -23,8 +23,8 @@
 typedef struct attn_queries {
     const attn_session *session;
     uint64_t position; /* of the first row */
-    size_t n_rows;
-    const float *q; /* [n_rows, heads, head_dim], rows `ldq` apart, after RoPE */
+    size_t n_rows;     /* 1 or more */
+    const float *q;    /* [n_rows, heads, head_dim], rows `ldq` apart, after RoPE */
     size_t ldq;
     float *z; /* out: [n_rows, heads * head_dim], rows `ldz` apart */
     size_t ldz;
