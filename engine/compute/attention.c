@@ -37,7 +37,6 @@ typedef struct partial {
 typedef struct scratch {
     float *q;      /* [max_vectors, head_dim] */
     float *scores; /* [max_vectors, ATTN_SEGMENT] */
-    partial total, segment;
 } scratch;
 
 struct attn_attention {
@@ -47,12 +46,11 @@ struct attn_attention {
     block *blocks;                    /* a model's, and one behind them */
     pass *passes;
     size_t max_passes;
-    float *partials; /* of the slots, totals and scratches; untouched until it is used */
-    size_t partial_floats, n_partials;
     scratch *scratches; /* [threads] */
-    partial *slots;     /* [n_slots] one segment's partial */
-    partial *totals;    /* [n_slots] one pass's total */
-    size_t n_slots;
+    /* Memory that stays untouched until it is used: a partial for each of n_slots segments, for the
+     * totals of n_slots passes, and for each thread's total and segment. */
+    float *partials;
+    size_t partial_floats, n_slots;
     /* The call in progress. */
     const attn_model *model;
     size_t layer;
@@ -76,12 +74,26 @@ static size_t blocks_per_kv_head(const attn_config *c)
     return (group_of(c) + heads_per_block(c) - 1) / heads_per_block(c);
 }
 
-/* Partial number `index` of the memory for all of them. */
+static size_t partials_bytes(const attn_attention *a)
+{
+    return 2 * (a->n_slots + attn_pool_threads(a->pool)) * a->partial_floats * sizeof *a->partials;
+}
+
 static partial partial_at(const attn_attention *a, size_t index)
 {
     float *o = a->partials + index * a->partial_floats;
     float *max = o + a->max_vectors * a->max_head_dim;
     return (partial){.max = max, .sum = max + a->max_vectors, .o = o};
+}
+
+static partial pass_total(const attn_attention *a, size_t pass_index)
+{
+    return partial_at(a, a->n_slots + pass_index);
+}
+
+static partial thread_partial(const attn_attention *a, unsigned worker, size_t which)
+{
+    return partial_at(a, 2 * (a->n_slots + worker) + which);
 }
 
 attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kernels,
@@ -108,22 +120,13 @@ attn_attention *attn_attention_create(attn_pool *pool, const attn_kernels *kerne
     a->blocks = attn_alloc(max_blocks + 1, sizeof *a->blocks);
     a->passes = attn_alloc(a->max_passes, sizeof *a->passes);
     a->scratches = attn_alloc(threads, sizeof *a->scratches);
-    a->slots = attn_alloc(a->n_slots, sizeof *a->slots);
-    a->totals = attn_alloc(a->n_slots, sizeof *a->totals);
     a->partial_floats = (a->max_vectors * (a->max_head_dim + 2) + 15) & ~(size_t)15;
-    a->n_partials = 2 * (a->n_slots + threads);
-    a->partials = attn_map(a->n_partials * a->partial_floats * sizeof *a->partials, false);
-    bool ok = a->blocks && a->passes && a->scratches && a->slots && a->totals && a->partials;
-    for (size_t i = 0; ok && i < a->n_slots; i++) {
-        a->slots[i] = partial_at(a, 2 * i);
-        a->totals[i] = partial_at(a, 2 * i + 1);
-    }
+    a->partials = attn_map(partials_bytes(a), false);
+    bool ok = a->blocks && a->passes && a->scratches && a->partials;
     for (size_t i = 0; ok && i < threads; i++) {
         scratch *s = &a->scratches[i];
         s->q = attn_alloc(a->max_vectors * a->max_head_dim, sizeof *s->q);
         s->scores = attn_alloc(a->max_vectors * ATTN_SEGMENT, sizeof *s->scores);
-        s->total = partial_at(a, 2 * (a->n_slots + i));
-        s->segment = partial_at(a, 2 * (a->n_slots + i) + 1);
         ok = s->q != NULL && s->scores != NULL;
     }
     if (!ok) {
@@ -141,12 +144,10 @@ void attn_attention_destroy(attn_attention *a)
         attn_free(a->scratches[i].q);
         attn_free(a->scratches[i].scores);
     }
-    attn_unmap(a->partials, a->n_partials * a->partial_floats * sizeof *a->partials);
+    attn_unmap(a->partials, partials_bytes(a));
     attn_free(a->blocks);
     attn_free(a->passes);
     attn_free(a->scratches);
-    attn_free(a->slots);
-    attn_free(a->totals);
     attn_free(a);
 }
 
@@ -275,7 +276,7 @@ static void score_segment(walk *w, size_t read_bytes, const scratch *s)
 
 /* A softmax of each vector over the keys that its row reads. */
 static void weigh_segment(const attn_attention *a, const pass *p, uint64_t first_key, float *scores,
-                          partial *out)
+                          const partial *out)
 {
     const attn_queries *q = &a->queries[p->queries];
     for (size_t i = 0, vector = 0; i < p->n_blocks; i++) {
@@ -336,7 +337,7 @@ static void mix_segment(walk *w, size_t read_bytes, uint64_t first_key, size_t n
 
 /* The partial softmax of a pass over one segment. */
 static void run_segment(const attn_attention *a, const pass *p, size_t segment, scratch *s,
-                        partial *out)
+                        const partial *out)
 {
     const attn_queries *q = &a->queries[p->queries];
     const attn_dtype dtype = q->session->kv_dtype;
@@ -355,7 +356,7 @@ static void run_segment(const attn_attention *a, const pass *p, size_t segment, 
 }
 
 /* Combines the next segment's partial into the total, vector by vector. */
-static void merge(const attn_attention *a, const pass *p, partial *total, const partial *next)
+static void merge(const attn_attention *a, const pass *p, const partial *total, const partial *next)
 {
     const size_t head_dim = a->model->config.head_dim;
     for (size_t r = 0; r < vectors_before(a, p, p->n_blocks); r++) {
@@ -379,7 +380,7 @@ static void merge(const attn_attention *a, const pass *p, partial *total, const 
 }
 
 /* z = O / L into the output rows. */
-static void finish(const attn_attention *a, const pass *p, partial *total)
+static void finish(const attn_attention *a, const pass *p, const partial *total)
 {
     const attn_queries *q = &a->queries[p->queries];
     const size_t head_dim = a->model->config.head_dim;
@@ -401,12 +402,13 @@ static void run_pass(void *ctx, size_t item, unsigned worker)
     const pass *p = &a->passes[item];
     scratch *s = &a->scratches[worker];
     size_t n_segments = segments_of(pass_keys(a, p));
-    run_segment(a, p, 0, s, &s->total);
+    const partial total = thread_partial(a, worker, 0), next = thread_partial(a, worker, 1);
+    run_segment(a, p, 0, s, &total);
     for (size_t segment = 1; segment < n_segments; segment++) {
-        run_segment(a, p, segment, s, &s->segment);
-        merge(a, p, &s->total, &s->segment);
+        run_segment(a, p, segment, s, &next);
+        merge(a, p, &total, &next);
     }
-    finish(a, p, &s->total);
+    finish(a, p, &total);
 }
 
 /* Pool item: one segment of one pass into its slot. */
@@ -414,17 +416,18 @@ static void run_slot(void *ctx, size_t item, unsigned worker)
 {
     const attn_attention *a = ctx;
     const pass *p = &a->passes[item / a->n_segments];
-    size_t segment = a->first_segment + item % a->n_segments;
+    const size_t segment = a->first_segment + item % a->n_segments;
+    const partial slot = partial_at(a, item);
     if (segment < segments_of(pass_keys(a, p)))
-        run_segment(a, p, segment, &a->scratches[worker], &a->slots[item]);
+        run_segment(a, p, segment, &a->scratches[worker], &slot);
 }
 
 /* Few passes, long contexts: segments are the items, in rounds that fit the slots. */
 static void run_spread(attn_attention *a, size_t most_segments, double cost)
 {
-    for (size_t i = 0; i < a->n_passes; i++)
-        memset(a->totals[i].sum, 0, a->max_vectors * sizeof *a->totals[i].sum);
     ATTN_ASSERT(a->n_passes <= a->n_slots);
+    for (size_t i = 0; i < a->n_passes; i++)
+        memset(pass_total(a, i).sum, 0, a->max_vectors * sizeof(float));
     size_t per_round = a->n_slots / a->n_passes;
     for (a->first_segment = 0; a->first_segment < most_segments; a->first_segment += per_round) {
         size_t left = most_segments - a->first_segment;
@@ -432,12 +435,15 @@ static void run_spread(attn_attention *a, size_t most_segments, double cost)
         attn_pool_run(a->pool, run_slot, a, a->n_passes * a->n_segments, cost);
         for (size_t i = 0; i < a->n_passes * a->n_segments; i++) {
             const pass *p = &a->passes[i / a->n_segments];
+            const partial total = pass_total(a, i / a->n_segments), slot = partial_at(a, i);
             if (a->first_segment + i % a->n_segments < segments_of(pass_keys(a, p)))
-                merge(a, p, &a->totals[i / a->n_segments], &a->slots[i]);
+                merge(a, p, &total, &slot);
         }
     }
-    for (size_t i = 0; i < a->n_passes; i++)
-        finish(a, &a->passes[i], &a->totals[i]);
+    for (size_t i = 0; i < a->n_passes; i++) {
+        const partial total = pass_total(a, i);
+        finish(a, &a->passes[i], &total);
+    }
 }
 
 /* Rows of a session whose vectors make one block. */
