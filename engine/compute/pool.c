@@ -87,8 +87,11 @@ static void *worker_main(void *arg)
     struct worker *self = arg;
     attn_pool *pool = self->pool;
     attn_kernels_thread_init();
-    while (!pool->stop) {
-        uint32_t seen = pool->wake;
+    for (;;) {
+        /* Before `stop`: whoever sets that changes `wake` afterwards, so nobody sleeps through it. */
+        const uint32_t seen = pool->wake;
+        if (pool->stop)
+            return NULL;
         work(pool, self->number);
         uint64_t until = attn_now_ns() + SPIN_NS;
         while (pool->wake == seen && attn_now_ns() < until)
@@ -99,7 +102,6 @@ static void *worker_main(void *arg)
         futex_wait(&pool->wake, seen);
         pool->n_asleep--;
     }
-    return NULL;
 }
 
 attn_pool *attn_pool_create(unsigned n_threads)

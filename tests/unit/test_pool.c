@@ -197,6 +197,14 @@ static void test_destroy(void **state)
             sleep_ms(1); /* destroyed while asleep; else while they spin or start */
         attn_pool_destroy(pool);
     }
+    /* At every moment of their start: none sleeps through its end. */
+    for (unsigned i = 0; i < 1000; i++) {
+        attn_pool *pool = attn_pool_create(4);
+        assert_non_null(pool);
+        for (volatile unsigned wait = i * 37 % 3000; wait > 0; wait--) {
+        }
+        attn_pool_destroy(pool);
+    }
 }
 
 /* A pool is used from one thread at a time, not always from the same. */
